@@ -101,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 	if len(cfg.Key) < sha256.Size {
 		return nil, errs.New(errs.InvalidArgument, "the key for tokens of sandboxes has %d bytes, and needs %d", len(cfg.Key), sha256.Size)
 	}
-	s := &Server{cfg: cfg, previews: preview.NewKey(cfg.Key), guests: newCaller(cfg.Guest, ""), uploads: uploads{dir: cfg.Uploads}, searches: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, previews: preview.NewKey(cfg.Key), guests: newCaller(cfg.Guest, ""), uploads: uploads{dir: cfg.Uploads, max: maxUploads}, searches: make(chan struct{}, 1)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.control, s.envd, s.interp = s.controlRoutes(), s.envdRoutes(), s.interpreterRoutes()
 	return s, nil

@@ -1,9 +1,12 @@
 package e2b
 
 import (
+	"bytes"
+	"io"
 	"maps"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -124,5 +127,22 @@ func TestNetwork(t *testing.T) {
 	// E2B lets allow win, the firewall deny.
 	if _, err := (&network{DenyOut: []string{"192.0.2.0/24"}, AllowOut: []string{"192.0.2.1"}}).egress(nil); !errs.Is(err, errs.Unimplemented) {
 		t.Errorf("a hole in what is denied: %v", err)
+	}
+}
+
+// TestUploadsAreBounded: also those that state no size, and without a remainder.
+func TestUploadsAreBounded(t *testing.T) {
+	u := uploads{dir: t.TempDir(), max: roomEvery}
+	body := func(n int) io.Reader { return bytes.NewReader(make([]byte, n)) }
+	if err := u.keep("p", "a", body(roomEvery/2), -1); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{-1, roomEvery} {
+		if err := u.keep("p", "b", body(roomEvery), size); !errs.Is(err, errs.ResourceExhausted) {
+			t.Errorf("an upload for which there is no room, with the size %d: %v", size, err)
+		}
+	}
+	if entries, err := os.ReadDir(u.dir); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
 	}
 }

@@ -27,11 +27,13 @@ import (
 const (
 	uploadTime = time.Hour // in which a client uploads, and for which an upload is kept
 	maxUploads = 8 << 30   // bytes of all that are kept
+	roomEvery  = 16 << 20  // bytes of an upload after which there must still be room
 )
 
 // uploads are archives that clients sent and that a build may need, in a folder.
 type uploads struct {
 	dir string
+	max int64      // bytes of all that are kept
 	mu  sync.Mutex // of sweeps
 }
 
@@ -99,8 +101,16 @@ func (u *uploads) keep(project, hash string, from io.Reader, size int64) error {
 		return errs.New(errs.Unavailable, "keep the upload: %w", err)
 	}
 	defer f.Abort()
-	if _, err := io.Copy(f, from); err != nil {
-		return errs.New(errs.InvalidArgument, "read the upload: %w", err)
+	for {
+		// Other uploads arrive at the same time, and this one may have stated no size.
+		if _, err := io.CopyN(f, from, roomEvery); err == io.EOF {
+			break
+		} else if err != nil {
+			return errs.New(errs.InvalidArgument, "read the upload: %w", err)
+		}
+		if err := u.sweep(0); err != nil {
+			return err
+		}
 	}
 	if err := f.Commit(); err != nil {
 		return errs.New(errs.Unavailable, "keep the upload: %w", err)
@@ -135,8 +145,8 @@ func (u *uploads) sweep(size int64) error {
 			return errs.New(errs.Unavailable, "folder of uploads: %w", err)
 		}
 	}
-	if total > maxUploads {
-		return errs.New(errs.ResourceExhausted, "the uploads of the last %s have more than %d bytes: try again later", uploadTime, int64(maxUploads))
+	if total > u.max {
+		return errs.New(errs.ResourceExhausted, "the uploads of the last %s have more than %d bytes: try again later", uploadTime, u.max)
 	}
 	return nil
 }
