@@ -270,7 +270,7 @@ func (s *Server) described(sb *sandbox.Sandbox) connection {
 // sandbox returns the sandbox of a request; NotFound also if it has ended.
 func (c *caller) sandbox(ctx context.Context, name string) (*sandbox.Sandbox, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, c.store, sandboxID(name))
-	if errs.Is(err, errs.NotFound) || err == nil && (sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped) {
+	if errs.Is(err, errs.NotFound) || err == nil && over(sb) {
 		return nil, errs.New(errs.NotFound, "sandbox %s does not exist", name)
 	}
 	return sb, err

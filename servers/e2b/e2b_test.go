@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"maps"
 	"net/http/httptest"
@@ -10,10 +11,13 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 func newServer(t *testing.T) *Server {
@@ -144,5 +148,37 @@ func TestUploadsAreBounded(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(u.dir); err != nil || len(entries) != 1 {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// oneSandbox is a store that has a sandbox.
+type oneSandbox struct {
+	entity.Reader
+	sb *sandbox.Sandbox
+}
+
+func (s oneSandbox) Get(context.Context, string, schema.ID) (schema.Record, error) {
+	rec, err := s.sb.EntityKind().Encode(s.sb)
+	if err != nil {
+		return schema.Record{}, err
+	}
+	return *rec, nil
+}
+
+// TestSandboxWhoseTimeIsOver: the control plane knows it no more, as envd does not,
+// also before it is stopped.
+func TestSandboxWhoseTimeIsOver(t *testing.T) {
+	begun, second := time.Now().Add(-time.Minute), time.Second
+	for _, c := range []struct {
+		ttl, resume *time.Duration
+		want        errs.Class
+	}{{&second, nil, errs.NotFound}, {&second, &second, ""}, {nil, nil, ""}} {
+		sb := sandbox.NewSandbox()
+		sb.ID, sb.Project, sb.Spec.Template.Image, sb.Spec.TTL, sb.Spec.ResumeTTL = "sb-1", "proj-1", "img", c.ttl, c.resume
+		sb.Status.Phase, sb.Status.StartedAt = sandbox.SandboxPhaseRunning, &begun
+		_, err := (&caller{store: oneSandbox{sb: sb}}).sandbox(t.Context(), "sb1")
+		if c.want == "" && err != nil || c.want != "" && !errs.Is(err, c.want) {
+			t.Errorf("time to live %v, after each resume %v: %v", c.ttl, c.resume, err)
+		}
 	}
 }

@@ -102,7 +102,7 @@ func (s *Server) live(ctx context.Context, name, user string) (*guest, error) {
 		return nil, errGone(name, "does not exist")
 	case err != nil:
 		return nil, err
-	case sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped || sb.Spec.ResumeTTL == nil && time.Now().After(describe(sb).EndAt):
+	case over(sb):
 		return nil, errGone(name, "has ended")
 	case stateOf(sb) == statePaused:
 		return &guest{caller: c, sb: sb, user: user}, errGone(name, "is paused: connect to it (Sandbox.connect)").With(detailPaused, name)

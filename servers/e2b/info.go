@@ -73,6 +73,13 @@ func endOfLife(sb *sandbox.Sandbox) time.Time {
 	return startOf(sb).Add(*sb.Spec.TTL)
 }
 
+// over reports whether a sandbox has ended, or is about to because its time is over.
+// For clients both are the same, whatever they call.
+func over(sb *sandbox.Sandbox) bool {
+	return sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped ||
+		sb.Spec.ResumeTTL == nil && sb.Status.StartedAt != nil && time.Now().After(endOfLife(sb))
+}
+
 // lifecycle says what happens to a sandbox at its time-out, and when it is used
 // afterwards.
 type lifecycle struct {
@@ -169,8 +176,7 @@ func (s *Server) list(ctx context.Context, c *caller, w http.ResponseWriter, r *
 				return 0, nil, err
 			}
 			d := describe(sb)
-			if sb.Labels[labelTemplate] == "" || sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped ||
-				len(states) > 0 && !slices.Contains(states, d.State) || d.StartedAt.Before(after) {
+			if sb.Labels[labelTemplate] == "" || over(sb) || len(states) > 0 && !slices.Contains(states, d.State) || d.StartedAt.Before(after) {
 				continue
 			}
 			found = append(found, d)
