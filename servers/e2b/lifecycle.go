@@ -9,6 +9,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -75,7 +76,8 @@ func (c *caller) prolong(ctx context.Context, sb *sandbox.Sandbox, ttl time.Dura
 	return c.extend(ctx, sb.GetID(), ttl)
 }
 
-// pause saves a sandbox. Its time-out does not go on meanwhile.
+// pause saves a sandbox. Its time-out does not go on meanwhile, unless the policy of
+// the project bounds its life.
 func (s *Server) pause(ctx context.Context, c *caller, w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var q timeoutRequest
 	if err := decode(w, r, &q); err != nil {
@@ -95,7 +97,10 @@ func (s *Server) pause(ctx context.Context, c *caller, w http.ResponseWriter, r 
 	if _, err := c.sandboxes.Pause(ctx, &sandbox.PauseRequest{Sandbox: sb.GetID(), Wait: &yes}); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, c.extend(ctx, sb.GetID(), 0)
+	if err := c.extend(ctx, sb.GetID(), 0); err != nil && !policies.Refused(err) {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, nil
 }
 
 // wake continues a paused sandbox, which from then on has its time to live again.

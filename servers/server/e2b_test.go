@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 )
@@ -38,5 +40,42 @@ func TestEveryE2BOperationNeedsItsProject(t *testing.T) {
 		if _, text := e.do(method, path, viewer, "{}"); strings.Contains(text, "AccessToken") {
 			t.Errorf("%s gives a token to a viewer: %s", name, text)
 		}
+	}
+}
+
+// TestE2BPauseWithinAPolicy: a pause takes the time to live away. A policy that bounds
+// it keeps it, and the pause succeeds.
+func TestE2BPauseWithinAPolicy(t *testing.T) {
+	e := newRestEnv(t)
+	own := e.newTenant("own")
+	agent := e.key("own", "agent")
+	begun, ttl := time.Now().UTC(), 10*time.Minute
+	pause := func() *sandbox.Sandbox {
+		t.Helper()
+		sb := sandbox.NewSandbox()
+		sb.Project, sb.Spec.Template.Image, sb.Spec.TTL = own.projectID, "img", &ttl
+		sb.Status.Phase, sb.Status.StartedAt = sandbox.SandboxPhasePaused, &begun // as its node will report
+		if err := entity.Create(t.Context(), e.c.store, sb); err != nil {
+			t.Fatal(err)
+		}
+		path := "/sandboxes/" + strings.Replace(string(sb.ID), "-", "", 1) + "/pause"
+		if resp, text := e.do(http.MethodPost, path, agent, "{}"); resp.StatusCode != http.StatusNoContent {
+			t.Fatalf("%d, %s", resp.StatusCode, text)
+		}
+		sb, err := entity.Get[sandbox.Sandbox](t.Context(), e.c.store, sb.ID)
+		if err != nil || sb.Spec.Desired != sandbox.DesiredStatePaused {
+			t.Fatalf("%+v, %v", sb, err)
+		}
+		return sb
+	}
+	if sb := pause(); sb.Spec.TTL != nil {
+		t.Errorf("without a policy the time goes on: %v", *sb.Spec.TTL)
+	}
+	longest := time.Hour
+	if _, err := core.NewPoliciesClient(e.root()).Set(t.Context(), &core.SetPolicyRequest{Project: "own", Policy: core.Policy{MaxTTL: &longest}}); err != nil {
+		t.Fatal(err)
+	}
+	if sb := pause(); sb.Spec.TTL == nil {
+		t.Error("a sandbox evades the policy by a pause")
 	}
 }
