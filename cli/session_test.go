@@ -32,6 +32,11 @@ func TestSessions(t *testing.T) {
 	if r := run(t, false, "", "session", "extend", "exec-3", "--ttl", "1h"); r.code == 0 || !strings.Contains(r.err, "ephemeral") {
 		t.Errorf("extend an ephemeral session: %+v", r)
 	}
+	for _, noun := range []string{"session", "sandbox"} { // a slip must not let it run for ever
+		if r := run(t, false, "", noun, "extend", "box", "--ttl", "-1h"); r.code == 0 || !strings.Contains(r.err, "ttl") {
+			t.Errorf("extend a %s into the past: %+v", noun, r)
+		}
+	}
 	contains(t, ok(t, "session", "delete", "box", "exec-3"), "deleted "+sid, "cancelled exec-3")
 	for _, args := range [][]string{{"execute", "box"}, {"execute", "--ephemeral"}, {"show"}, {"delete"}} {
 		if r := run(t, false, "", append([]string{"session"}, args...)...); r.code != exit.Usage {

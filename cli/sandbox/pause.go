@@ -56,7 +56,7 @@ func newExtend(e *command.Env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return change(cmd.Context(), e, args[0], "extended", func(ctx context.Context, c sandbox.SandboxesClient, s *sandbox.Sandbox) (*sandbox.SandboxResponse, error) {
 				req := &sandbox.ExtendRequest{Sandbox: s.GetID()}
-				if ttl > 0 {
+				if ttl != 0 {
 					req.TTL = &ttl
 				}
 				return c.Extend(ctx, req)

@@ -235,7 +235,7 @@ func extend(ctx context.Context, e *command.Env, name string, ttl time.Duration)
 		return err
 	}
 	req := &apisandbox.ExtendRequest{Sandbox: sb.GetID()}
-	if ttl > 0 {
+	if ttl != 0 {
 		req.TTL = &ttl
 	}
 	resp, err := c.Extend(ctx, req)
