@@ -209,8 +209,8 @@ type Webhooks interface {
 	// Test: Delivers an event of the type webhook.test to a webhook. Permission: deploy, in
 	// the project of project.
 	Test(ctx context.Context, req *WebhookRequest) (*DeliveriesResponse, error)
-	// Replay: Delivers again what has ended, under the same ids. Permission: deploy, in the
-	// project of project.
+	// Replay: Sends deliveries that have ended to the receiver again, with the same ids.
+	// Permission: deploy, in the project of project.
 	Replay(ctx context.Context, req *ReplayRequest) (*DeliveriesResponse, error)
 }
 
@@ -232,8 +232,8 @@ type WebhooksClient interface {
 	// Test: Delivers an event of the type webhook.test to a webhook. Permission: deploy, in
 	// the project of project.
 	Test(ctx context.Context, req *WebhookRequest) (*DeliveriesResponse, error)
-	// Replay: Delivers again what has ended, under the same ids. Permission: deploy, in the
-	// project of project.
+	// Replay: Sends deliveries that have ended to the receiver again, with the same ids.
+	// Permission: deploy, in the project of project.
 	Replay(ctx context.Context, req *ReplayRequest) (*DeliveriesResponse, error)
 }
 

@@ -39,9 +39,9 @@ func newReplay(e *command.Env) *cobra.Command {
 	var dead bool
 	cmd := &cobra.Command{
 		Use:   "replay NAME [DELIVERY...]",
-		Short: "Deliver again",
-		Long: `Delivers again what has ended: the named deliveries, or with --dead all that were given up. The receiver gets the same body
-and webhook-id as before, so one that leaves out ids that it has seen ignores what it had accepted.`,
+		Short: "Send deliveries to the receiver again",
+		Long: `Sends deliveries that have ended to the receiver again: the named ones, or with --dead all that the server gave up. Each
+request has the same body and webhook-id as before, by which a receiver can tell that it has handled the event already.`,
 		Example:           "  r webhook replay ci whd-4k2j7q8n1m5p3r9t\n  r webhook replay ci --dead",
 		Args:              command.Args(1, 1000, "NAME [DELIVERY...]"),
 		ValidArgsFunction: command.CompleteFirst(e, webhook.WebhookKind),
