@@ -19,7 +19,7 @@ func TestLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	s := own(t, "login", "--api-address", address, "--api-tls")
+	s := own(t, "login", "--api-address", address, "--api-tls=true")
 	s.script(t, "", documented(t, "../docs/cli.md", "r key create ci"))
 	key := strings.TrimSpace(s.r(t, "", "key", "create", "laptop", "--role", "admin"))
 	dir := t.TempDir()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestSDKs builds the packages of the SDKs, installs them with the commands of
@@ -71,11 +72,13 @@ func TestSDKs(t *testing.T) {
 	run("node", "example.mjs")
 	run(onlyFile(t, runtimes, "node_modules/@oven/*/bin/bun"), "example.mjs")
 	run(onlyFile(t, runtimes, "node_modules/@deno/*/deno"), "run", "--no-remote", "--node-modules-dir=manual", "--allow-env", "--allow-net", "example.mjs")
-	for _, line := range strings.Split(strings.TrimSpace(s.r(t, "", "sandbox", "list", "--json")), "\n") {
-		if strings.Contains(line, `"phase":"running"`) {
-			t.Errorf("a sandbox was not ended: %s", line)
+	wait.NoError(t, "the examples have ended their sandboxes", func() error {
+		var left []map[string]any
+		if s.json(t, &left, "session", "list"); len(left) > 0 {
+			return fmt.Errorf("%v", left)
 		}
-	}
+		return nil
+	})
 }
 
 // sdkScript returns the directory that a command of hack/sdk.sh prints.

@@ -25,7 +25,11 @@ try {
   assert.equal((await box.commands.run('head -c 5000000 /dev/zero | tr "\\0" x')).stdout.length, 5_000_000)
 
   // In the background, with input; another call follows it, or reads its end.
-  const h = await box.commands.run('echo begin; read x; echo got $x; exit 4', { background: true, stdin: true, timeoutMs: 0 })
+  let first = ''
+  const h = await box.commands.run('echo begin; read x; echo got $x; exit 4', {
+    background: true, stdin: true, timeoutMs: 0, onStdout: (s) => { first += s },
+  })
+  await until('the first output', () => first === 'begin\n') // which the follower does not get
   assert.equal((await box.commands.run(`cat /proc/${h.pid}/comm`)).stdout, 'bash\n')
   const list = await box.commands.list()
   assert.deepEqual(list.map((p) => [p.pid, p.cmd, p.args[0]]), [[h.pid, '/bin/bash', '-l']])
@@ -160,7 +164,8 @@ try {
   assert.equal((await others.at(-1).getInfo()).allowInternetAccess, false)
 
   // Pause: use does not continue it, a connection does, with processes.
-  const kept = await box.commands.run('echo kept > /tmp/kept; read x; echo got $x', { background: true, stdin: true, timeoutMs: 0 })
+  await box.commands.run('echo kept > /tmp/kept')
+  const kept = await box.commands.run('read x; echo got $x', { background: true, stdin: true, timeoutMs: 0 })
   await kept.disconnect()
   assert.equal(await box.pause(), true)
   assert.equal(await box.pause(), false)
