@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -141,9 +142,7 @@ func (e *edge) remove() {
 // addresses: made there by the server's scheduler, and used through the server,
 // over the one connection that the runner dialled.
 func TestRunner(t *testing.T) {
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("needs iproute2")
-	}
+	need.Tools(t, "ip")
 	net := newSite(t)
 	port, err := freePort()
 	if err != nil {
