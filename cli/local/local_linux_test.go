@@ -2,6 +2,7 @@ package local
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,9 +41,20 @@ func TestArgs(t *testing.T) {
 	if err := flags.Parse(i.args()[2:]); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load("", nil, flags)
+	var environ []string // makes the server listen, if its arguments let it
+	for i := range config.Keys {
+		if k := &config.Keys[i]; strings.HasSuffix(k.Path, "address") {
+			environ = append(environ, k.Env()+"=127.0.0.1:1")
+		}
+	}
+	c, err := config.Load("", environ, flags)
 	if err != nil || c.StateDir != "/var/tmp/x" || c.RunDir != "/run/r" || c.IdleEnd != time.Minute || c.Ingress.HTTPAddress != "" || !c.Build.OnDemand {
 		t.Errorf("%+v, %v", c, err)
+	}
+	for i := range config.Keys {
+		if k := &config.Keys[i]; strings.HasSuffix(k.Path, "address") && k.Get(c) != "" {
+			t.Errorf("%s is %s", k.Path, k.Get(c))
+		}
 	}
 	if env := environment([]string{"A=b", "RUNTIME_CONFIG=/etc/x"}); !slices.Equal(env, []string{"A=b"}) {
 		t.Errorf("environment %v", env)
