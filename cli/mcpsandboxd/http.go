@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/mcpconfig"
 	mcpserver "miren.dev/runtime/servers/mcp"
@@ -96,11 +97,9 @@ func serveHTTP(ctx context.Context, cfg *mcpconfig.Config, o mcpserver.Options, 
 func readToken(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		b = []byte(rand.Text() + "\n")
-		var f *os.File
-		if f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
-			_, err = f.Write(b)
-			err = errors.Join(err, f.Close())
+		err = atomicfile.Write(path, []byte(rand.Text()+"\n"), 0o600, atomicfile.NoReplace)
+		if err == nil || errors.Is(err, os.ErrExist) { // another process has just made it
+			b, err = os.ReadFile(path)
 		}
 	}
 	if err != nil {

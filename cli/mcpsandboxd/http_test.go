@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -31,6 +33,29 @@ func TestToken(t *testing.T) {
 	}
 	if _, err := readToken(path); err == nil {
 		t.Error("an empty token is accepted")
+	}
+}
+
+// TestTokenIsMadeOnce: processes that start at once have the same token.
+func TestTokenIsMadeOnce(t *testing.T) {
+	for range 50 {
+		path := filepath.Join(t.TempDir(), "token")
+		var g errgroup.Group
+		var tokens [4]string
+		for i := range tokens {
+			g.Go(func() (err error) {
+				tokens[i], err = readToken(path)
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for _, token := range tokens {
+			if token != tokens[0] {
+				t.Fatalf("tokens %q", tokens)
+			}
+		}
 	}
 }
 
