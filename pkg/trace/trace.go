@@ -16,6 +16,7 @@ package trace
 
 import (
 	"context"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -92,11 +93,12 @@ type Span struct{ s trace.Span }
 // Recording reports whether what is set is recorded.
 func (s Span) Recording() bool { return s.s != nil && s.s.IsRecording() }
 
-// Text sets an attribute, of which the first 256 bytes are kept. It must be
-// neither secret nor content; see the package.
+// Text sets an attribute, of which at most the first 256 bytes are kept. It must
+// be neither secret nor content; see the package.
 func (s Span) Text(key, value string) {
 	if value != "" && s.Recording() {
-		s.s.SetAttributes(attribute.String(key, value[:min(len(value), maxText)]))
+		// OTLP has valid UTF-8 only: any other text would cost the whole batch.
+		s.s.SetAttributes(attribute.String(key, strings.ToValidUTF8(value[:min(len(value), maxText)], "")))
 	}
 }
 

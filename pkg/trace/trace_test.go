@@ -43,6 +43,23 @@ func TestErrorsAreRecordedByClass(t *testing.T) {
 	}
 }
 
+// TestTextIsUTF8: an attribute that is cut within a character, or is no UTF-8,
+// costs neither its span nor others.
+func TestTextIsUTF8(t *testing.T) {
+	e, got := open(t, 1)
+	_, span := e.Tracer().Begin(t.Context(), "", "root", trace.Server)
+	span.Text("cut", strings.Repeat("€", 100))
+	span.Text("bytes", "a\xffb")
+	span.End(nil)
+	if err := e.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all := got.Spans("")
+	if len(all) != 1 || all[0].Attributes["cut"] != strings.Repeat("€", 85) || all[0].Attributes["bytes"] != "ab" {
+		t.Errorf("got %+v", all)
+	}
+}
+
 func TestNothingWithoutATrace(t *testing.T) {
 	var none *trace.Tracer
 	ctx, span := none.Begin(t.Context(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "root", trace.Server)
