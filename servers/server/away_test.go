@@ -77,7 +77,7 @@ func TestDatabaseThatIsAwayIsAnsweredAtOnce(t *testing.T) {
 	}
 	t.Cleanup(real.Close)
 	s := &hangingStore{entityStore: real, back: make(chan struct{})}
-	b := breaker.New(breaker.Config{Name: "database", Failures: 3, Slow: 100 * time.Millisecond, Pause: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	b := breaker.New(breaker.Config{Name: "database", Failures: 3, Slow: 500 * time.Millisecond, Pause: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	e := newRestEnvOn(t, newFrontEnvOn(t, wrapStore(s, b, false)))
 	e.newTenant("p")
 	key := e.key("p", "admin")
