@@ -52,12 +52,11 @@ func (o *stopOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, err := os.Stat(filepath.Join(cfg.StateDir, "instance-id")); errors.Is(err, os.ErrNotExist) {
+		return o.result(cfg, false, "nothing was running: "+cfg.StateDir+" contains no installation")
+	}
 	if os.Geteuid() != 0 {
 		return errs.New(errs.PermissionDenied, "only root can stop the server").WithHint("sudo r server stop")
-	}
-	if _, err := os.Stat(filepath.Join(cfg.StateDir, "instance-id")); errors.Is(err, os.ErrNotExist) {
-		o.Notef("%s contains no installation\n", cfg.StateDir)
-		return o.result(cfg, false)
 	}
 	connectTo(o.Env, cfg)
 	in, err := instance.Open(cfg.StateDir, cfg.RunDir)
@@ -74,19 +73,20 @@ func (o *stopOptions) run(ctx context.Context) error {
 			return errs.Wrap(err, "stop the processes of the server")
 		}
 	}
-	return o.result(cfg, was)
-}
-
-func (o *stopOptions) result(cfg *config.Config, was bool) error {
-	if o.JSON {
-		return o.PrintJSON(map[string]any{"was_running": was, "kept_running": o.keep, "state_dir": cfg.StateDir})
-	}
 	what := "stopped everything of " + cfg.StateDir
 	switch {
 	case o.keep && was:
 		what = "stopped the server; apps keep answering"
 	case o.keep:
 		what = "no server was running"
+	}
+	return o.result(cfg, was, what)
+}
+
+// result prints what was done.
+func (o *stopOptions) result(cfg *config.Config, was bool, what string) error {
+	if o.JSON {
+		return o.PrintJSON(map[string]any{"was_running": was, "kept_running": o.keep, "state_dir": cfg.StateDir})
 	}
 	if !o.Quiet {
 		o.Printf("%s %s\n", o.Paint(console.Green, "✓"), what)
