@@ -19,6 +19,11 @@ func (r *Reconciler) attach(ctx context.Context, d *disk.Disk) error {
 		return err
 	}
 	v, err := r.Volumes.Attach(ctx, r.store(d), d.Status.Volume, takeOver)
+	if err == nil && v.Failed { // it was open here before another node had the disk
+		if err = r.discard(ctx, d); err == nil {
+			v, err = r.Volumes.Attach(ctx, r.store(d), d.Status.Volume, takeOver)
+		}
+	}
 	if err != nil {
 		return errs.Wrap(err, "attach")
 	}

@@ -62,6 +62,7 @@ type Volume struct {
 	Device      string // block device
 	SizeBytes   int64
 	UnsentBytes int64 // bytes written that the store does not have yet
+	Failed      bool  // it serves nothing any more, as when another node has taken it over; Detach ends it
 }
 
 // Copied says what a copy consists of.

@@ -97,17 +97,34 @@ func (r *Reconciler) lease(ctx context.Context, d *disk.Disk) (takeOver bool, er
 // leave unmounts and detaches a disk that another node has taken over from this
 // one, which was down. What this one had not sent is lost.
 func (r *Reconciler) leave(ctx context.Context, d *disk.Disk) error {
-	dir := r.dir(d.ID)
-	mounted, err := filesystem.Device(dir)
+	mounted, err := filesystem.Device(r.dir(d.ID))
 	if err != nil || mounted == "" {
 		return err
 	}
-	if err := filesystem.Abandon(dir); err != nil {
+	r.Logger.Warn("another node has taken over a disk", "volume", string(d.ID), "node", string(d.Status.Node))
+	if err := r.discard(ctx, d); !errs.Is(err, errs.FailedPrecondition) {
 		return err
 	}
-	// That the writes were not sent is its error.
+	return nil // the next attachment here detaches it
+}
+
+// discard unmounts and detaches a volume that has failed here. FailedPrecondition:
+// a process uses it.
+func (r *Reconciler) discard(ctx context.Context, d *disk.Disk) error {
+	dir := r.dir(d.ID)
+	mounted, err := filesystem.Device(dir)
+	if err == nil && mounted != "" {
+		err = filesystem.Abandon(dir)
+	}
+	if err != nil {
+		return err
+	}
 	err = r.Volumes.Detach(ctx, d.Status.Volume)
-	r.Logger.Warn("another node has taken over a disk", "volume", string(d.ID), "node", string(d.Status.Node), "error", err)
+	if errs.Is(err, errs.FailedPrecondition) {
+		return errs.Wrap(err, "detach a volume that has failed")
+	}
+	// Any other error says that its writes were not sent.
+	r.Logger.Warn("a volume that has failed is detached", "volume", string(d.ID), "error", err)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"testing"
 
 	"miren.dev/runtime/api/core"
@@ -30,6 +31,69 @@ func (a *attaches) Attach(_ context.Context, store, _ string, takeOver bool) (ct
 	}
 	a.asked = append(a.asked, how)
 	return ctldisk.Volume{}, errs.New(errs.Unavailable, "this test attaches nothing")
+}
+
+// reopened is a store of volumes that has one open which has failed.
+type reopened struct {
+	ctldisk.Volumes
+	failed bool
+	inUse  bool
+	asked  []string
+}
+
+func (r *reopened) Attach(context.Context, string, string, bool) (ctldisk.Volume, error) {
+	r.asked = append(r.asked, "attach")
+	if r.failed {
+		return ctldisk.Volume{Device: "/dev/none", SizeBytes: disk.MinSize, Failed: true}, nil
+	}
+	return ctldisk.Volume{}, errs.New(errs.Unavailable, "this test attaches nothing")
+}
+
+func (r *reopened) Detach(context.Context, string) error {
+	r.asked = append(r.asked, "detach")
+	if r.inUse {
+		return errs.New(errs.FailedPrecondition, "in use")
+	}
+	r.failed = false
+	return errs.New(errs.Conflict, "another node has opened it")
+}
+
+// TestFailedVolumeIsOpenedAgain: a node that comes back, and kept a volume open that
+// another node has had since, opens it again instead of mounting what has failed.
+func TestFailedVolumeIsOpenedAgain(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	n := core.NewNode()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "a", "amd64", 1000, 1<<30
+	if err := entity.Create(ctx, w.store, n); err != nil {
+		t.Fatal(err)
+	}
+	d := disk.NewDisk()
+	d.Project, d.Name, d.Spec.SizeBytes, d.Spec.Store = w.disk.Project, "d", disk.MinSize, "/shared"
+	if err := entity.Create(ctx, w.store, d); err != nil {
+		t.Fatal(err)
+	}
+	d.Status.Phase, d.Status.Volume = disk.DiskPhaseReady, "volume"
+	if err := entity.UpdateStatus(ctx, w.store, d); err != nil {
+		t.Fatal(err)
+	}
+	sb := sandbox.NewSandbox()
+	sb.Project, sb.Spec.Node, sb.Spec.Template.Image = w.disk.Project, n.GetID(), "img@sha256:0"
+	if err := entity.Create(ctx, w.store, sb); err != nil {
+		t.Fatal(err)
+	}
+	for _, inUse := range []bool{true, false} {
+		volumes := &reopened{failed: true, inUse: inUse}
+		ctl := &ctldisk.Reconciler{Store: w.store, Volumes: volumes, Node: n.GetID(), MountDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
+		_, err := ctl.Mounts(ctx, sb, []disks.Volume{{Disk: d.GetID(), Path: "/data"}})
+		want, class := []string{"attach", "detach", "attach"}, errs.Unavailable
+		if inUse {
+			want, class = want[:2], errs.FailedPrecondition
+		}
+		if !errs.Is(err, class) || !slices.Equal(volumes.asked, want) {
+			t.Errorf("in use %v: asked to %v, %v", inUse, volumes.asked, err)
+		}
+	}
 }
 
 // TestHomeOfADisk: a node opens a disk that no other node has, takes it over from

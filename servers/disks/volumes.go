@@ -186,7 +186,7 @@ func (v *Volumes) Attach(ctx context.Context, url, volume string, takeOver bool)
 		if r.Disk.SizeBytes == nil || out.Device == "" {
 			return errs.New(errs.Unavailable, "volume %s is %s: %s", volume, r.Disk.State, r.Disk.Message)
 		}
-		out.SizeBytes = *r.Disk.SizeBytes
+		out.SizeBytes, out.Failed = *r.Disk.SizeBytes, r.Disk.State == api.DiskStateFailed
 		if r.Disk.Figures != nil {
 			out.UnsentBytes = r.Disk.Figures.UnsentBytes
 		}
