@@ -205,8 +205,8 @@ type DiskStatus struct {
 	UnsentBytes *int64 `cbor:"11,keyasint,omitempty" json:"unsent_bytes,omitempty"`
 	// Time at which it was last taken over from a node that was down.
 	TakenOverAt *time.Time `cbor:"12,keyasint,omitempty" json:"taken_over_at,omitempty"`
-	// Bytes of writes that may have been lost then: unsent_bytes of that time. What was
-	// written in the last half minute of the node comes on top. (unit: bytes)
+	// Bytes of writes that the takeover may have lost: unsent_bytes as last read. Writes of
+	// the node's last half minute may be missing in this number. (unit: bytes)
 	LostBytes *int64 `cbor:"13,keyasint,omitempty" json:"lost_bytes,omitempty"`
 	// Time of its attachment.
 	AttachedAt *time.Time `cbor:"8,keyasint,omitempty" json:"attached_at,omitempty"`
@@ -353,7 +353,7 @@ var DiskKind = &schema.Kind{
 		{Path: "status.home", Number: 10, Type: "string", Doc: "Id of the node whose log has its newest writes; of a disk that names no store also the node whose directory has its data. Empty: the store has everything."},
 		{Path: "status.unsent_bytes", Number: 11, Type: "int", Doc: "Bytes written that only its home had when that was last read."},
 		{Path: "status.taken_over_at", Number: 12, Type: "time", Doc: "Time at which it was last taken over from a node that was down."},
-		{Path: "status.lost_bytes", Number: 13, Type: "int", Doc: "Bytes of writes that may have been lost then: unsent_bytes of that time. What was written in the last half minute of the node comes on top."},
+		{Path: "status.lost_bytes", Number: 13, Type: "int", Doc: "Bytes of writes that the takeover may have lost: unsent_bytes as last read. Writes of the node's last half minute may be missing in this number."},
 		{Path: "status.attached_at", Number: 8, Type: "time", Doc: "Time of its attachment."},
 		{Path: "status.message", Number: 9, Type: "string", Doc: "Reason why it is not ready, cannot be attached, or is not detached yet."},
 	},

@@ -1,12 +1,12 @@
 // Package local has the installation of this machine for commands that work
 // without a server: the program runtime as a server in the background, with its
 // entities in a SQLite file, without ingress, HTTP or SSH, and with BuildKit from
-// the first build on. Commands of all kinds share it. It ends, with everything
-// that it runs, when nobody has used it for a while.
+// the first build on. Commands of all kinds share it. After a time without use
+// (IdleEnd) the server ends itself and everything that it runs.
 //
 // The locks of package instance keep that safe, however a process ends: each
 // command holds one for its lifetime, so that the server does not end under it,
-// and the one that starts the server holds another.
+// and the command that starts the server holds another.
 package local
 
 import (

@@ -58,7 +58,8 @@ func (i *Installation) Keep(ctx context.Context, log *slog.Logger) {
 	proc.Keep(ctx, "the local server", log, i.ensure)
 }
 
-// Recover starts the server again if it has ended, so that it ends what it left.
+// Recover starts the server again if it was killed: the new one adopts the
+// processes and sandboxes of the killed one, and ends them when it is idle.
 func (i *Installation) Recover(ctx context.Context) error { return i.start(ctx) }
 
 // start returns when the server answers.

@@ -51,7 +51,8 @@ type Snapshots interface {
 // exist. It has what the sandbox had in its memory, secrets included.
 type SnapshotCopier interface {
 	// CopySnapshot copies a snapshot of this node to objects that are for it alone. It may be repeated, also after
-	// a crash: what is there is not sent again. NotFound: there is no such snapshot. Unavailable: repeat it later.
+	// a crash: it sends only the objects that the store lacks. NotFound: there is no such snapshot. Unavailable: a
+	// later call may succeed.
 	CopySnapshot(ctx context.Context, snapshot string, o Objects) (SnapshotCopy, error)
 	// FetchSnapshot makes a snapshot of this node of its copy, unless the node has it. Before it reads more than the
 	// description of the copy it returns the errors of Ensure with Spec.Restore, if this node cannot restore the
