@@ -179,6 +179,7 @@ func TestRunners(t *testing.T) {
 		"adds no secrets to requests": func(s *sandbox.Sandbox) {
 			s.Spec.Template.Egress = &sandbox.Egress{Inject: make([]sandbox.Injection, 1)}
 		},
+		"fetches no copies of snapshots": func(s *sandbox.Sandbox) { s.Spec.Restore = "snap-1" },
 	} {
 		s := sandbox.NewSandbox()
 		change(s)

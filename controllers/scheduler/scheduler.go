@@ -23,9 +23,10 @@
 //  3. of these the one with the smallest id.
 //
 // The answer does not depend on the order in which nodes and sandboxes are
-// given. Sandboxes of apps, with disks, or with secrets that are added to their
-// requests do not fit on runners. A sandbox that mounts a disk goes to the node of the others that do, or
-// to the one whose directory has the data of the disk.
+// given. Sandboxes of apps, with disks, with secrets that are added to their
+// requests, or of a copy of a snapshot do not fit on runners. A sandbox that mounts
+// a disk goes to the node of the others that do, or to the one whose directory has
+// the data of the disk.
 package scheduler
 
 import (
@@ -207,22 +208,8 @@ func (r *Reconciler) addHomes(ctx context.Context, nodes []*core.Node, a attachm
 
 func reservation(s *sandbox.Sandbox) Sandbox {
 	cpu, memory := s.Reserved()
-	return Sandbox{ID: string(s.ID), Home: home(s), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Only: string(s.Spec.OnlyNode),
+	return Sandbox{ID: string(s.ID), Home: sandboxes.NotOnRunners(s), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Only: string(s.Spec.OnlyNode),
 		Extra: s.Spec.Pool == "" && s.Spec.App == "", Reserve: Resources{CPUMillis: cpu, MemoryBytes: memory}}
-}
-
-// home returns what a sandbox needs that runners do not do. The ingress reaches no
-// addresses on them, and values of secrets for requests stay on the server.
-func home(s *sandbox.Sandbox) string {
-	switch t := &s.Spec.Template; {
-	case s.Spec.App != "" || s.Spec.Pool != "":
-		return "runs no apps"
-	case len(t.Volumes) > 0:
-		return "has no disks"
-	case t.Egress != nil && len(t.Egress.Inject) > 0:
-		return "adds no secrets to requests"
-	}
-	return ""
 }
 
 func value(n *int64) int64 {

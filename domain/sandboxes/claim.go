@@ -122,12 +122,16 @@ func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Tem
 	if err != nil || !ok {
 		return nil, err
 	}
+	unfit, err := s.unfit(ctx, sb)
+	if err != nil {
+		return nil, err
+	}
 	tries, limit := 0, claimTries
 	if len(sb.Spec.Template.Volumes) > 0 {
 		limit = volumesTries
 	}
 	for _, warm := range informer.Of[sandbox.Sandbox](s.Informers).ByIndex(indexWarm, string(pool.ID)) {
-		if onlyNode != "" && warm.Spec.Node != onlyNode || !serves(warm, sb) || !s.claims.begin(warm.ID) {
+		if onlyNode != "" && warm.Spec.Node != onlyNode || unfit[warm.Spec.Node] || !serves(warm, sb) || !s.claims.begin(warm.ID) {
 			continue
 		}
 		claimed, err := s.take(ctx, warm, sb)

@@ -136,7 +136,7 @@ func (s *Service) awake(ctx context.Context, sb *sandbox.Sandbox) error {
 // Snapshot takes a snapshot of a running sandbox, which goes on, and returns it
 // when it is complete. store is the URL of an object store for a copy of it; ""
 // for none. Errors: FailedPrecondition if the sandbox does not run, or cannot be
-// saved.
+// saved or copied.
 func (s *Service) Snapshot(ctx context.Context, sid id.Sandbox, name string, labels map[string]string, store string) (*sandbox.Snapshot, error) {
 	return s.snapshot(ctx, sid, func(o *sandbox.Snapshot) { o.Name, o.Labels, o.Spec.Store = name, labels, store })
 }
@@ -163,7 +163,14 @@ func (s *Service) snapshot(ctx context.Context, sid id.Sandbox, set func(*sandbo
 	o.Project, o.Spec.Sandbox, o.Spec.Node, o.Spec.Parent = sb.Project, sid, sb.Spec.Node, sb.Spec.Restore
 	o.Spec.Template, o.Spec.TemplateVersion = sb.Spec.Template, sb.Spec.TemplateVersion
 	o.Spec.Template.Secrets = nil // what was configured is in its memory; it is not given again
-	set(o)
+	if set(o); o.Spec.Store != "" {
+		if n, err := entity.Get[core.Node](ctx, s.Store, o.Spec.Node); err != nil {
+			return nil, err
+		} else if n.Spec.Runner {
+			return nil, errs.New(errs.FailedPrecondition, "sandbox %s is on a runner, which copies no snapshots to stores", sid).
+				WithHint("take the snapshot without a copy; it stays on the runner")
+		}
+	}
 	if err := entity.Create(ctx, s.Store, o); err != nil {
 		return nil, err
 	}

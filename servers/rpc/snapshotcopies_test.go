@@ -109,6 +109,21 @@ func TestForkOnAnotherNode(t *testing.T) {
 	e.class("a deleted snapshot", err, errs.NotFound)
 }
 
+// TestNoCopyOfASnapshotOnARunner: it has no credentials of object stores.
+func TestNoCopyOfASnapshotOnARunner(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("sleep")
+	_, err := entity.ModifySpec(e.ctx(), e.store.Store, e.node, func(n *core.Node) error { n.Spec.Runner = true; return nil })
+	e.must(err)
+	_, err = e.sandboxes.Snapshot(e.ctx(), &sandbox.SnapshotRequest{Sandbox: sb.GetID(), Store: "/copies"})
+	e.class("a copy", err, errs.FailedPrecondition)
+	if n := len(e.snapshotNames()) + len(e.copied()); n != 0 {
+		t.Errorf("%d snapshots and objects are left", n)
+	}
+	_, err = e.sandboxes.Snapshot(e.ctx(), &sandbox.SnapshotRequest{Sandbox: sb.GetID()})
+	e.must(err)
+}
+
 // TestSnapshotCopyFails: a snapshot whose copy fails is none. While the store does not answer, the copy is tried again.
 func TestSnapshotCopyFails(t *testing.T) {
 	e := newEnv(t)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -96,6 +97,22 @@ func TestClaimBringsVolumes(t *testing.T) {
 		m := e.mountsOf(d)
 		return len(m) == 1 && m[0].Spec.Sandbox == reader.GetID()
 	})
+}
+
+// TestClaimPassesOverRunners: what runners cannot do is not given to a warm sandbox
+// on one.
+func TestClaimPassesOverRunners(t *testing.T) {
+	e := newEnv(t)
+	e.pool(1)
+	e.disk("data")
+	_, err := entity.ModifySpec(e.ctx(), e.store.Store, e.node, func(n *core.Node) error { n.Spec.Runner = true; return nil })
+	e.must(err)
+	if sb := e.claim(sandbox.RunRequest{Volumes: []sandbox.VolumeRequest{{Disk: "data", Path: "/data"}}}); sb.Spec.Origin != sandbox.SandboxOriginCold {
+		t.Errorf("with a disk: %+v", sb.Spec)
+	}
+	if sb := e.claim(sandbox.RunRequest{}); sb.Spec.Origin != sandbox.SandboxOriginPool {
+		t.Errorf("without one: %+v", sb.Spec)
+	}
 }
 
 // TestVolumesThatAWarmSandboxCannotHave: while a disk cannot be attached, warm sandboxes are
