@@ -41,7 +41,7 @@ type Client struct {
 	cur    atomic.Pointer[conn]
 	mu     sync.Mutex
 	dial   *dialing
-	closed bool
+	closed error // why it was closed; nil: it was not
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -148,10 +148,12 @@ func (c wholeConn) Write(p []byte) (int, error) {
 // Close ends the connection; calls under way fail.
 func (cl *Client) Close() { cl.CloseWith(errs.New(errs.Canceled, "the client was closed")) }
 
-// CloseWith is Close for a reason, with which calls under way fail.
+// CloseWith is Close for a reason, with which calls under way and later ones fail.
 func (cl *Client) CloseWith(why error) {
 	cl.mu.Lock()
-	cl.closed = true
+	if cl.closed == nil {
+		cl.closed = why
+	}
 	cl.mu.Unlock()
 	cl.cancel()
 	if c := cl.cur.Load(); c != nil {
@@ -167,9 +169,9 @@ func (cl *Client) conn(ctx context.Context) (*conn, error) {
 		return c, nil
 	}
 	cl.mu.Lock()
-	if cl.closed {
+	if why := cl.closed; why != nil {
 		cl.mu.Unlock()
-		return nil, withOutcome(errs.New(errs.Canceled, "the client was closed"), NotStarted)
+		return nil, withOutcome(why, NotStarted)
 	}
 	if c := cl.cur.Load(); c != nil && c.usable() {
 		cl.mu.Unlock()
@@ -204,8 +206,8 @@ func (cl *Client) connect(d *dialing) {
 			defer cl.wg.Done()
 			_ = d.c.run()
 		}()
-		if cl.closed {
-			d.c.fail(errs.New(errs.Canceled, "the client was closed"))
+		if cl.closed != nil {
+			d.c.fail(cl.closed)
 		} else {
 			cl.cur.Store(d.c)
 		}

@@ -90,6 +90,16 @@ func TestCallsInTheOtherDirection(t *testing.T) {
 	})
 }
 
+// TestReasonOfAClosedClient: a call that comes after the end of a tunnel was not
+// canceled by its caller.
+func TestReasonOfAClosedClient(t *testing.T) {
+	b := newBack(t, newFixture(t, "tls", Limits{}))
+	b.client.CloseWith(errs.New(errs.Unavailable, "the connection has ended"))
+	if _, err := call(t, b.client, mEcho, &echoMsg{}); !errs.Is(err, errs.Unavailable) || OutcomeOf(err) != NotStarted {
+		t.Errorf("%v (%s)", err, errs.ClassOf(err))
+	}
+}
+
 // TestEndOfATunnel: calls through it fail as unavailable, and what serves it
 // returns, whichever side ends it.
 func TestEndOfATunnel(t *testing.T) {
