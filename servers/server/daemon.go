@@ -39,7 +39,7 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	switch {
 	case errors.As(err, &end):
 		defer end.release()
-		return endAll(context.WithoutCancel(ctx), cfg, log)
+		return endAll(ctx, cfg, log)
 	case err != nil && !started && cfg.IdleEnd > 0:
 		// Nobody else would end what it has started.
 		return errors.Join(err, Teardown(context.WithoutCancel(ctx), cfg, log))
@@ -47,15 +47,19 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	return err
 }
 
-// endAll ends everything of the installation. Nobody else would, so it tries again.
+// endAll ends everything of the installation. Nobody else would, so it tries again
+// until ctx ends, which does not cut a try short.
 func endAll(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	for try := 1; ; try++ {
-		err := Teardown(ctx, cfg, log)
-		if err == nil || try == teardownTries {
+		err := Teardown(context.WithoutCancel(ctx), cfg, log)
+		if err == nil || try == teardownTries || ctx.Err() != nil {
 			return err
 		}
 		log.Warn("cannot end everything; trying again", "error", err)
-		time.Sleep(restartDelay)
+		select {
+		case <-ctx.Done():
+		case <-time.After(restartDelay):
+		}
 	}
 }
 
