@@ -46,14 +46,25 @@ func (f *front) newRunners(cert *tls.Config) (*runnerFront, error) {
 }
 
 // runnerAudit records the calls of runners but those to the store, which are made
-// by controllers: the history would hold little else.
+// by controllers: the history would hold little else. Anybody may try to join: an
+// attempt that fails is a refused call, of which not every one is recorded.
 type runnerAudit struct{ rpc.Auditor }
 
 func (a *runnerAudit) Begin(ctx context.Context, c *rpc.AuditCall) func(error) error {
 	if c.Method.Service == "store.Entities" {
 		return func(error) error { return nil }
 	}
-	return a.Auditor.Begin(ctx, c)
+	end := a.Auditor.Begin(ctx, c)
+	if c.Identity.How != "" {
+		return end
+	}
+	return func(err error) error {
+		if err == nil {
+			return end(nil)
+		}
+		a.Refused(c, err)
+		return nil
+	}
 }
 
 // listenRunners opens the listener for runners; nil if none is configured.
