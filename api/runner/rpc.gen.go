@@ -344,6 +344,40 @@ func (x *ProcessRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// SignalRequest: Sends a signal to a process.
+type SignalRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Id of the process in its sandbox.
+	Process string `cbor:"2,keyasint" json:"process" schema:"required"`
+	// Number of the signal.
+	Signal int64 `cbor:"3,keyasint" json:"signal" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SignalRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SignalRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SignalRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SignalRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("process", x.Process != "")
+	if x.Process != "" {
+		v.MaxLen("process", len(x.Process), 64)
+	}
+	schema.CheckMin(v, "signal", x.Signal, 0)
+	schema.CheckMax(v, "signal", x.Signal, 64)
+}
+
 // PolicyRequest: Changes what a sandbox of the runner may reach.
 type PolicyRequest struct {
 	// The sandbox.
@@ -793,6 +827,9 @@ type Node interface {
 	// CloseProcess: Ends a detached process, or forgets one that has ended. Permission: exec,
 	// in all projects.
 	CloseProcess(ctx context.Context, req *ProcessRequest) error
+	// Signal: Sends a signal to a process whose call is under way. It overtakes what the
+	// process was sent and does not read. Permission: exec, in all projects.
+	Signal(ctx context.Context, req *SignalRequest) error
 	// Configure: Gives a warm sandbox to its claim. Permission: exec, in all projects.
 	Configure(ctx context.Context, req *ConfigureRequest) error
 	// SetEgress: Changes what a sandbox may reach. Permission: exec, in all projects.
@@ -823,6 +860,9 @@ type NodeClient interface {
 	// CloseProcess: Ends a detached process, or forgets one that has ended. Permission: exec,
 	// in all projects.
 	CloseProcess(ctx context.Context, req *ProcessRequest) error
+	// Signal: Sends a signal to a process whose call is under way. It overtakes what the
+	// process was sent and does not read. Permission: exec, in all projects.
+	Signal(ctx context.Context, req *SignalRequest) error
 	// Configure: Gives a warm sandbox to its claim. Permission: exec, in all projects.
 	Configure(ctx context.Context, req *ConfigureRequest) error
 	// SetEgress: Changes what a sandbox may reach. Permission: exec, in all projects.
@@ -864,6 +904,10 @@ func (c clientNode) Attach(ctx context.Context, req *ProcessRequest) (rpc.Client
 
 func (c clientNode) CloseProcess(ctx context.Context, req *ProcessRequest) error {
 	return c.conn.Call(ctx, &methodNodeCloseProcess.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientNode) Signal(ctx context.Context, req *SignalRequest) error {
+	return c.conn.Call(ctx, &methodNodeSignal.MethodInfo, req, &rpc.None{})
 }
 
 func (c clientNode) Configure(ctx context.Context, req *ConfigureRequest) error {
@@ -958,6 +1002,19 @@ var methodNodeCloseProcess = &rpc.Method{
 			return nil, err
 		}
 		return rpc.None{}, impl.(Node).CloseProcess(ctx, req)
+	},
+}
+
+var methodNodeSignal = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "runner.Node", Name: "Signal", Full: "runner.Node/Signal", Permission: "exec", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: false,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SignalRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Node).Signal(ctx, req)
 	},
 }
 
@@ -1070,6 +1127,7 @@ var NodeService = &rpc.Service{Name: "runner.Node", Methods: []*rpc.Method{
 	methodNodeExec,
 	methodNodeAttach,
 	methodNodeCloseProcess,
+	methodNodeSignal,
 	methodNodeConfigure,
 	methodNodeSetEgress,
 	methodNodeEgressLog,

@@ -3,11 +3,15 @@ package rpcserver_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/testsupport/wait"
@@ -191,5 +195,38 @@ func TestExecRefused(t *testing.T) {
 	} {
 		_, err := e.result(e.exec(e.ctx(), &tc.req))
 		e.class(tc.name, err, tc.want)
+	}
+}
+
+// counter counts what is written to it.
+type counter struct {
+	io.Writer
+	n atomic.Int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// TestSignalOvertakesInput: a process that does not read its input is killed
+// while the input waits for it.
+func TestSignalOvertakesInput(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("stub")
+	p, err := e.service.Node.Exec(e.ctx(), sb.GetID(), sandboxes.ExecSpec{Command: []string{"/bin/guest", "stub"}})
+	e.must(err)
+	in, written := &counter{Writer: p.Stdin()}, make(chan struct{})
+	defer func() { _ = p.Close(); wait.Receive(t, "the input ends", written) }()
+	go func() {
+		defer close(written)
+		for _, err := in.Write(make([]byte, 32<<10)); err == nil; _, err = in.Write(make([]byte, 32<<10)) {
+		}
+	}()
+	wait.For(t, "the process has more input than it takes", func() bool { return in.n.Load() >= 64<<10 })
+	e.must(p.Signal(e.ctx(), int(syscall.SIGKILL)))
+	if code, err := p.Wait(e.ctx()); err != nil || code != 137 {
+		t.Errorf("%d, %v", code, err)
 	}
 }

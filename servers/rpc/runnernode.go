@@ -3,6 +3,7 @@ package rpcserver
 import (
 	"context"
 	"encoding/json"
+	"sync"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/runner"
@@ -17,14 +18,39 @@ import (
 // RegisterNode makes s serve the sandboxes of this machine to the server whose
 // runner it is.
 func RegisterNode(s *rpc.Server, n sandboxes.Node) {
-	runner.RegisterNode(s, &runnerHandler{n})
+	runner.RegisterNode(s, &runnerHandler{node: n})
 	sandbox.RegisterFiles(s, &fileHandler{func(_ context.Context, sid id.Sandbox, user string) (sandboxfs.FS, error) {
 		return n.Files(sid, sandboxfs.View{User: user}), nil
 	}})
 }
 
 // runnerHandler serves runner.Node.
-type runnerHandler struct{ node sandboxes.Node }
+type runnerHandler struct {
+	node      sandboxes.Node
+	processes sync.Map // processKey to *sandboxes.Process, of the calls under way
+}
+
+type processKey struct {
+	sandbox id.Sandbox
+	process string
+}
+
+// attach copies the streams of a process, which Signal finds meanwhile.
+func (h *runnerHandler) attach(ctx context.Context, sid id.Sandbox, p sandboxes.Process, st execStream, s streams) error {
+	k := processKey{sid, p.ID()}
+	h.processes.Store(k, &p)
+	defer h.processes.CompareAndDelete(k, &p) // a later call may have the process
+	return attach(ctx, &output{st: st}, sid, p, nil, s)
+}
+
+// Signal sends a signal to a process; no error if it has ended.
+func (h *runnerHandler) Signal(ctx context.Context, req *runner.SignalRequest) error {
+	p, ok := h.processes.Load(processKey{req.Sandbox, req.Process})
+	if !ok {
+		return nil
+	}
+	return (*p.(*sandboxes.Process)).Signal(ctx, int(req.Signal))
+}
 
 // Exec runs a process. An error says that there is none.
 func (h *runnerHandler) Exec(ctx context.Context, req *runner.ExecRequest, st execStream) error {
@@ -35,7 +61,7 @@ func (h *runnerHandler) Exec(ctx context.Context, req *runner.ExecRequest, st ex
 	if err != nil {
 		return err
 	}
-	return attach(ctx, &output{st: st}, req.Sandbox, p, nil, streams{
+	return h.attach(ctx, req.Sandbox, p, st, streams{
 		stdin: !value(req.NoInput), tty: value(req.TTY), detached: value(req.Detached), keep: true, offsets: true,
 	})
 }
@@ -46,7 +72,7 @@ func (h *runnerHandler) Attach(ctx context.Context, req *runner.ProcessRequest, 
 	if err != nil {
 		return err
 	}
-	return attach(ctx, &output{st: st}, req.Sandbox, p, nil, streams{stdin: true, detached: true, keep: true, offsets: true})
+	return h.attach(ctx, req.Sandbox, p, st, streams{stdin: true, detached: true, keep: true, offsets: true})
 }
 
 // CloseProcess ends a detached process, or forgets it.

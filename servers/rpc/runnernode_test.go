@@ -10,7 +10,7 @@ func TestThroughARunner(t *testing.T) {
 		"Files": TestFiles, "RunCode": TestRunCodeWritesItsFiles, "Logs": TestLogs, "Follow": TestFollowBeforeItBegins,
 		"Outputs": TestRunOnceSendsOutputs, "RunOnce": TestRunOnce, "EndsWithItsCaller": TestRunOnceEndsWithItsCaller,
 		"SaysWhyItEnded": TestRunOnceSaysWhyItEnded, "NetworkPolicy": TestNetworkPolicy, "Life": TestSandboxLife,
-		"Pause": TestPauseAndResume,
+		"Pause": TestPauseAndResume, "Signal": TestSignalOvertakesInput,
 	} {
 		t.Run(name, test)
 	}

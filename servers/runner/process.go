@@ -125,10 +125,10 @@ func (p *process) Resize(_ context.Context, rows, cols uint16) error {
 	return p.send(&sandbox.ExecInput{Resize: &sandbox.TerminalSize{Rows: int64(rows), Cols: int64(cols)}})
 }
 
-// Signal implements sandboxes.Process.
-func (p *process) Signal(_ context.Context, signal int) error {
-	n := int64(signal)
-	return p.send(&sandbox.ExecInput{Signal: &n})
+// Signal implements sandboxes.Process. It is a call of its own, since input that
+// the process does not read blocks the stream.
+func (p *process) Signal(ctx context.Context, signal int) error {
+	return p.n.node.Signal(ctx, &runner.SignalRequest{Sandbox: p.sid, Process: p.name, Signal: int64(signal)})
 }
 
 // Wait implements sandboxes.Process.
