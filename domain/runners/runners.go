@@ -174,5 +174,13 @@ func (s *Service) Delete(ctx context.Context, name, by string) (id.Node, []*core
 		n.Spec.Removed, n.Spec.Cordoned = true, true
 		return nil
 	})
-	return n.GetID(), certs, err
+	if err != nil {
+		return n.GetID(), certs, err
+	}
+	// Again, for one that was issued before the node was marked.
+	all, err := s.Identities.Revoke(ctx, string(n.ID), by)
+	if err != nil {
+		return n.GetID(), certs, err
+	}
+	return n.GetID(), all, nil
 }

@@ -32,6 +32,9 @@ import (
 const (
 	certificateLife = 30 * 24 * time.Hour
 	renewBefore     = 10 * 24 * time.Hour
+	// renewPause is the least time between two certificates of a runner: the store
+	// has a record of each.
+	renewPause = 10 * time.Minute
 )
 
 // Config is what a Gateway needs.
@@ -54,12 +57,15 @@ type Config struct {
 type Gateway struct {
 	cfg Config
 
-	mu     sync.Mutex
-	scopes map[id.Node]*remote.Server
+	mu      sync.Mutex
+	scopes  map[id.Node]*remote.Server
+	renewed map[id.Node]time.Time
 }
 
 // NewGateway returns a Gateway.
-func NewGateway(cfg Config) *Gateway { return &Gateway{cfg: cfg, scopes: map[id.Node]*remote.Server{}} }
+func NewGateway(cfg Config) *Gateway {
+	return &Gateway{cfg: cfg, scopes: map[id.Node]*remote.Server{}, renewed: map[id.Node]time.Time{}}
+}
 
 // Register makes s serve runners. s must have the Authorizer Only.
 func (g *Gateway) Register(s *rpc.Server) {
@@ -112,7 +118,8 @@ func (g *Gateway) Join(ctx context.Context, req *runner.JoinRequest) (*runner.Jo
 	return g.issue(ctx, node, req.Csr, "token")
 }
 
-// issue makes and records a certificate.
+// issue makes and records a certificate. Unauthenticated if the runner was removed
+// meanwhile.
 func (g *Gateway) issue(ctx context.Context, node id.Node, csr, by string) (*runner.JoinResponse, error) {
 	roles := []string{runners.Role}
 	pair, err := g.cfg.CA.SignClient([]byte(csr), string(node), roles, certificateLife)
@@ -124,12 +131,15 @@ func (g *Gateway) issue(ctx context.Context, node id.Node, csr, by string) (*run
 		return nil, err
 	}
 	g.cfg.Recorded(cert)
+	if _, err := g.node(ctx, node); err != nil {
+		return nil, err
+	}
 	return &runner.JoinResponse{Node: node, Certificate: string(pair.Certificate), ExpiresAt: pair.ExpiresAt}, nil
 }
 
-// node returns the node of the caller. Unauthenticated if it was removed.
-func (g *Gateway) node(ctx context.Context) (*core.Node, error) {
-	n, err := entity.Get[core.Node](ctx, g.cfg.Store, caller(ctx))
+// node returns the node of a runner. Unauthenticated if it was removed.
+func (g *Gateway) node(ctx context.Context, node id.Node) (*core.Node, error) {
+	n, err := entity.Get[core.Node](ctx, g.cfg.Store, node)
 	if errs.Is(err, errs.NotFound) || err == nil && (n.Spec.Removed || !n.Spec.Runner) {
 		return nil, errs.New(errs.Unauthenticated, "this runner was deleted").WithHint("join again with another token (r runner token create)")
 	}
@@ -138,11 +148,24 @@ func (g *Gateway) node(ctx context.Context) (*core.Node, error) {
 
 // Renew implements runner.Gateway.
 func (g *Gateway) Renew(ctx context.Context, req *runner.RenewRequest) (*runner.JoinResponse, error) {
-	n, err := g.node(ctx)
+	n, err := g.node(ctx, caller(ctx))
 	if err != nil {
 		return nil, err
 	}
+	if !g.mayRenew(n.GetID()) {
+		return nil, errs.New(errs.ResourceExhausted, "this runner has just got a certificate").WithHint("try again after %s", renewPause)
+	}
 	return g.issue(ctx, n.GetID(), req.Csr, string(n.ID))
+}
+
+func (g *Gateway) mayRenew(node id.Node) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if at, ok := g.renewed[node]; ok && time.Since(at) < renewPause {
+		return false
+	}
+	g.renewed[node] = time.Now()
+	return true
 }
 
 // Key implements runner.Gateway.
@@ -152,7 +175,7 @@ func (g *Gateway) Key(ctx context.Context) (*runner.KeyResponse, error) {
 
 // Connect implements runner.Gateway.
 func (g *Gateway) Connect(ctx context.Context, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
-	n, err := g.node(ctx)
+	n, err := g.node(ctx, caller(ctx))
 	if err != nil {
 		return err
 	}
@@ -200,6 +223,7 @@ func (g *Gateway) Forget(node id.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.scopes, node)
+	delete(g.renewed, node)
 }
 
 // entities serves each runner its Scope.

@@ -1,7 +1,9 @@
 package runner
 
 import (
+	"context"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -152,6 +154,41 @@ func TestDeletedRunner(t *testing.T) {
 	}
 }
 
+// hooked is a store that calls a function before its first transaction.
+type hooked struct {
+	entity.Store
+	before func()
+}
+
+func (h *hooked) Txn(ctx context.Context, t entity.TxnRequest) (entity.TxnResult, error) {
+	if f := h.before; f != nil {
+		h.before = nil
+		f()
+	}
+	return h.Store.Txn(ctx, t)
+}
+
+// TestRenewalDuringDeletion: a certificate that is issued while the runner is
+// deleted, after its others were revoked, does not work either.
+func TestRenewalDuringDeletion(t *testing.T) {
+	e := newEnv(t)
+	m := e.join("edge")
+	m.stop()
+	c, err := Open(m.dir, e.logger)
+	e.must(err)
+	defer c.Close()
+	e.runners.Store = &hooked{e.store, func() { e.must(c.renew(t.Context())) }}
+	_, certs, err := e.runners.Delete(t.Context(), "edge", "root")
+	e.must(err)
+	if last := c.certificate.Load().Leaf.SerialNumber.Text(16); !slices.ContainsFunc(certs, func(x *core.ClientCertificate) bool {
+		return x.Spec.Serial == last && x.Spec.RevokedAt != nil
+	}) {
+		t.Errorf("the certificate %s works", last)
+	}
+	e.gateway.Forget(m.node)
+	e.class("a renewal after it", c.renew(t.Context()), errs.Unauthenticated)
+}
+
 // TestRenewal: a runner gets its next certificate with the one that it has.
 func TestRenewal(t *testing.T) {
 	e := newEnv(t)
@@ -162,6 +199,7 @@ func TestRenewal(t *testing.T) {
 	defer c.Close()
 	before := c.certificate.Load().Leaf.SerialNumber
 	e.must(c.renew(t.Context()))
+	e.class("another at once", c.renew(t.Context()), errs.ResourceExhausted)
 	if after := c.certificate.Load().Leaf; after.SerialNumber.Cmp(before) == 0 || after.Subject.CommonName != string(m.node) {
 		t.Errorf("%v", after.Subject)
 	}
