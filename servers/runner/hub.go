@@ -140,6 +140,7 @@ func (l link) Open(ctx context.Context, m *rpc.MethodInfo, req any) (rpc.Stream,
 type Nodes struct {
 	local     sandboxes.Node
 	hub       *Hub
+	set       *informer.Set
 	sandboxes informer.Informer[sandbox.Sandbox, *sandbox.Sandbox]
 	nodes     informer.Informer[core.Node, *core.Node]
 }
@@ -149,71 +150,98 @@ var _ sandboxes.Node = (*Nodes)(nil)
 // NewNodes returns the sandboxes of local and of the runners of hub. It must be
 // called before set runs.
 func NewNodes(local sandboxes.Node, hub *Hub, set *informer.Set) *Nodes {
-	return &Nodes{local: local, hub: hub, sandboxes: informer.Of[sandbox.Sandbox](set), nodes: informer.Of[core.Node](set)}
+	return &Nodes{local: local, hub: hub, set: set, sandboxes: informer.Of[sandbox.Sandbox](set), nodes: informer.Of[core.Node](set)}
 }
 
-// of returns the machine of a sandbox.
-func (n *Nodes) of(sid id.Sandbox) sandboxes.Node {
+// known returns the machine of a sandbox as far as the informers know it, this
+// one for a sandbox that they do not know.
+func (n *Nodes) known(sid id.Sandbox) (m sandboxes.Node, ok bool) {
 	sb := n.sandboxes.Get(schema.ID(sid))
-	if sb == nil || sb.Spec.Node == "" {
-		return n.local
+	if sb == nil {
+		return n.local, false
+	}
+	if sb.Spec.Node == "" {
+		return n.local, true
 	}
 	node := n.nodes.Get(schema.ID(sb.Spec.Node))
 	if node == nil || !node.Spec.Runner {
-		return n.local
+		return n.local, node != nil
 	}
-	return newRemoteNode(link{n.hub, sb.Spec.Node})
+	return newRemoteNode(link{n.hub, sb.Spec.Node}), true
+}
+
+// do calls f with the machine of a sandbox. A server that has just begun learns
+// first which sandboxes there are.
+func (n *Nodes) do(ctx context.Context, sid id.Sandbox, f func(sandboxes.Node) error) error {
+	m, ok := n.known(sid)
+	if !ok {
+		if err := n.set.WaitSynced(ctx); err != nil {
+			return err
+		}
+		m, _ = n.known(sid)
+	}
+	return f(m)
 }
 
 // Exec implements sandboxes.Node.
-func (n *Nodes) Exec(ctx context.Context, sid id.Sandbox, s sandboxes.ExecSpec) (sandboxes.Process, error) {
-	return n.of(sid).Exec(ctx, sid, s)
+func (n *Nodes) Exec(ctx context.Context, sid id.Sandbox, s sandboxes.ExecSpec) (p sandboxes.Process, err error) {
+	err = n.do(ctx, sid, func(m sandboxes.Node) error { p, err = m.Exec(ctx, sid, s); return err })
+	return p, err
 }
 
 // Attach implements sandboxes.Node.
-func (n *Nodes) Attach(ctx context.Context, sid id.Sandbox, process string, stdout, stderr int64) (sandboxes.Process, error) {
-	return n.of(sid).Attach(ctx, sid, process, stdout, stderr)
+func (n *Nodes) Attach(ctx context.Context, sid id.Sandbox, process string, stdout, stderr int64) (p sandboxes.Process, err error) {
+	err = n.do(ctx, sid, func(m sandboxes.Node) error { p, err = m.Attach(ctx, sid, process, stdout, stderr); return err })
+	return p, err
 }
 
 // Configure implements sandboxes.Node.
 func (n *Nodes) Configure(ctx context.Context, sid id.Sandbox, c sandboxes.Identity) error {
-	return n.of(sid).Configure(ctx, sid, c)
+	return n.do(ctx, sid, func(m sandboxes.Node) error { return m.Configure(ctx, sid, c) })
 }
 
 // SetEgress implements sandboxes.Node.
 func (n *Nodes) SetEgress(ctx context.Context, sid id.Sandbox, p egress.Policy) error {
-	return n.of(sid).SetEgress(ctx, sid, p)
+	return n.do(ctx, sid, func(m sandboxes.Node) error { return m.SetEgress(ctx, sid, p) })
 }
 
 // EgressLog implements sandboxes.Node.
-func (n *Nodes) EgressLog(ctx context.Context, sid id.Sandbox) ([]sandboxes.EgressRecord, error) {
-	return n.of(sid).EgressLog(ctx, sid)
+func (n *Nodes) EgressLog(ctx context.Context, sid id.Sandbox) (list []sandboxes.EgressRecord, err error) {
+	err = n.do(ctx, sid, func(m sandboxes.Node) error { list, err = m.EgressLog(ctx, sid); return err })
+	return list, err
 }
 
 // Logs implements sandboxes.Node.
 func (n *Nodes) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuery, emit func(sandboxes.LogLine) error) error {
-	return n.of(sid).Logs(ctx, sid, q, emit)
+	return n.do(ctx, sid, func(m sandboxes.Node) error { return m.Logs(ctx, sid, q, emit) })
 }
 
 // Stats implements sandboxes.Node.
-func (n *Nodes) Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error) {
-	return n.of(sid).Stats(ctx, sid)
+func (n *Nodes) Stats(ctx context.Context, sid id.Sandbox) (st sandbox.Stats, err error) {
+	err = n.do(ctx, sid, func(m sandboxes.Node) error { st, err = m.Stats(ctx, sid); return err })
+	return st, err
 }
 
 // Processes implements sandboxes.Node.
-func (n *Nodes) Processes(ctx context.Context, sid id.Sandbox) ([]sandbox.Process, error) {
-	return n.of(sid).Processes(ctx, sid)
+func (n *Nodes) Processes(ctx context.Context, sid id.Sandbox) (list []sandbox.Process, err error) {
+	err = n.do(ctx, sid, func(m sandboxes.Node) error { list, err = m.Processes(ctx, sid); return err })
+	return list, err
 }
 
 // Ports implements sandboxes.Node.
-func (n *Nodes) Ports(ctx context.Context, sid id.Sandbox) ([]int64, error) {
-	return n.of(sid).Ports(ctx, sid)
+func (n *Nodes) Ports(ctx context.Context, sid id.Sandbox) (ports []int64, err error) {
+	err = n.do(ctx, sid, func(m sandboxes.Node) error { ports, err = m.Ports(ctx, sid); return err })
+	return ports, err
 }
 
-// Files implements sandboxes.Node.
-func (n *Nodes) Files(sid id.Sandbox, v sandboxfs.View) sandboxfs.FS { return n.of(sid).Files(sid, v) }
+// Files implements sandboxes.Node. Its caller has found the sandbox running.
+func (n *Nodes) Files(sid id.Sandbox, v sandboxfs.View) sandboxfs.FS {
+	m, _ := n.known(sid)
+	return m.Files(sid, v)
+}
 
 // Dial implements sandboxes.Node.
-func (n *Nodes) Dial(ctx context.Context, sid id.Sandbox, port int) (sandboxes.Conn, error) {
-	return n.of(sid).Dial(ctx, sid, port)
+func (n *Nodes) Dial(ctx context.Context, sid id.Sandbox, port int) (c sandboxes.Conn, err error) {
+	err = n.do(ctx, sid, func(m sandboxes.Node) error { c, err = m.Dial(ctx, sid, port); return err })
+	return c, err
 }

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -9,10 +10,13 @@ import (
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
+	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/executiontest/fake"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -209,4 +213,28 @@ func TestRenewal(t *testing.T) {
 	if _, err := again.gateway.Key(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestServerThatHasJustBegun: a call for a sandbox of a runner waits until the
+// server knows where that is.
+func TestServerThatHasJustBegun(t *testing.T) {
+	e := newEnv(t)
+	m := e.join("edge")
+	sb := m.sandbox()
+	wait.For(t, "the runner is connected", func() bool { return e.hub.Connected(m.node) })
+	informers := informer.New(informer.Config{Reader: e.store})
+	nodes := NewNodes(ctlsandbox.LocalNode{Driver: fake.NewMachine().Driver()}, e.hub, informers)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got, followed := make(chan string, 2), make(chan error, 1)
+	go func() {
+		err := nodes.Logs(ctx, sb.GetID(), sandboxes.LogQuery{Follow: true}, func(l sandboxes.LogLine) error { got <- l.Text; return nil })
+		got <- fmt.Sprint("the end of the log: ", err)
+	}()
+	go func() { followed <- informers.Run(ctx) }()
+	if first := wait.Receive(t, "a line", got); first != "sleeping" {
+		t.Errorf("%q", first)
+	}
+	cancel()
+	e.must(wait.Receive(t, "the end of the informers", followed))
 }
