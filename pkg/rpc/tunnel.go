@@ -27,8 +27,9 @@ type tunnel struct {
 	end  func()
 	once sync.Once
 
-	mu    sync.Mutex
-	timer *time.Timer
+	mu      sync.Mutex
+	timer   *time.Timer
+	writeBy time.Time // zero: writes have no deadline
 }
 
 func (t *tunnel) Read(p []byte) (int, error) {
@@ -39,7 +40,16 @@ func (t *tunnel) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (t *tunnel) Write(p []byte) (int, error) { return t.w.Write(p) }
+func (t *tunnel) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	by := t.writeBy
+	t.mu.Unlock()
+	if !by.IsZero() {
+		late := time.AfterFunc(time.Until(by), func() { _ = t.Close() })
+		defer late.Stop()
+	}
+	return t.w.Write(p)
+}
 
 func (t *tunnel) Close() error {
 	t.once.Do(func() {
@@ -77,9 +87,13 @@ func (t *tunnel) SetDeadline(at time.Time) error {
 // reader.
 func (t *tunnel) SetReadDeadline(at time.Time) error { return t.SetDeadline(at) }
 
-// SetWriteDeadline implements net.Conn. A peer that reads nothing is found by
-// the limits of the connection that carries the stream.
-func (t *tunnel) SetWriteDeadline(time.Time) error { return nil }
+// SetWriteDeadline implements net.Conn: for writes that begin later.
+func (t *tunnel) SetWriteDeadline(at time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.writeBy = at
+	return nil
+}
 
 type tunnelAddr struct{}
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
@@ -97,6 +98,29 @@ func TestReasonOfAClosedClient(t *testing.T) {
 	b.client.CloseWith(errs.New(errs.Unavailable, "the connection has ended"))
 	if _, err := call(t, b.client, mEcho, &echoMsg{}); !errs.Is(err, errs.Unavailable) || OutcomeOf(err) != NotStarted {
 		t.Errorf("%v (%s)", err, errs.ClassOf(err))
+	}
+}
+
+// stuck is the stream of a peer that reads nothing, until the call ends.
+type stuck struct{ ended chan struct{} }
+
+func (s stuck) Read([]byte) (int, error)  { <-s.ended; return 0, io.ErrClosedPipe }
+func (s stuck) Write([]byte) (int, error) { <-s.ended; return 0, io.ErrClosedPipe }
+
+// TestPeerOfATunnelThatReadsNothing: a write ends at its deadline, with the tunnel.
+func TestPeerOfATunnelThatReadsNothing(t *testing.T) {
+	s := stuck{make(chan struct{})}
+	nc := NewTunnel(s, s, func() { close(s.ended) })
+	if err := nc.SetWriteDeadline(time.Now().Add(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	go func() {
+		_, err := nc.Write([]byte("x"))
+		failed <- err
+	}()
+	if err := wait.Receive(t, "the write ends", failed); err == nil {
+		t.Error("written")
 	}
 }
 

@@ -180,12 +180,31 @@ func (g *Gateway) Connect(ctx context.Context, st rpc.ServerStream[rpc.Bytes, rp
 		return err
 	}
 	ended := make(chan struct{})
-	cl, err := rpc.NewConnClient(rpc.NewTunnel(st.Reader(), st.Writer(), func() { close(ended) }), rpc.ClientOptions{Limits: rpc.Limits{KeepAlive: runnerAlive}})
-	if err != nil {
-		return err
+	nc := rpc.NewTunnel(st.Reader(), st.Writer(), func() { close(ended) })
+	// What reads and writes the stream waits until this call ends, which so waits for
+	// none of it.
+	made := make(chan *rpc.Client, 1)
+	go func() {
+		cl, err := rpc.NewConnClient(nc, rpc.ClientOptions{Limits: rpc.Limits{KeepAlive: runnerAlive}})
+		if err != nil {
+			g.cfg.Logger.Warn("runner does not serve its connection", "node", string(n.ID), "error", err)
+		}
+		made <- cl
+	}()
+	select {
+	case cl := <-made:
+		if cl != nil {
+			g.cfg.Hub.serve(ctx, n.GetID(), cl, ended)
+			return ctx.Err()
+		}
+	case <-ended:
+		go func() {
+			if cl := <-made; cl != nil {
+				cl.Close()
+			}
+		}()
 	}
-	g.cfg.Hub.serve(ctx, n.GetID(), cl, ended)
-	return ctx.Err()
+	return errs.New(errs.Unavailable, "the runner does not serve its connection")
 }
 
 // Image implements runner.Gateway. A runner gets only images of sandboxes that are

@@ -46,6 +46,8 @@ func NewHub(log *slog.Logger) *Hub {
 
 // serve makes cl the connection of a runner until ended is closed or ctx ends. An
 // earlier one is closed: it is that of a connection which has not timed out yet.
+// It does not wait until they are closed: that takes until the calls of the runner
+// that carry them have ended, with this function.
 func (h *Hub) serve(ctx context.Context, node id.Node, cl *rpc.Client, ended <-chan struct{}) {
 	h.mu.Lock()
 	old := h.clients[node]
@@ -56,7 +58,7 @@ func (h *Hub) serve(ctx context.Context, node id.Node, cl *rpc.Client, ended <-c
 	h.mu.Unlock()
 	gone := errs.New(errs.Unavailable, "the connection of runner %s has ended", node)
 	if old != nil {
-		old.CloseWith(gone)
+		go old.CloseWith(gone)
 	}
 	h.Logger.Info("runner is connected", "node", string(node))
 	select {
@@ -69,7 +71,7 @@ func (h *Hub) serve(ctx context.Context, node id.Node, cl *rpc.Client, ended <-c
 		h.left[node] = time.Now()
 	}
 	h.mu.Unlock()
-	cl.CloseWith(gone)
+	go cl.CloseWith(gone)
 	h.Logger.Info("runner is not connected any more", "node", string(node))
 }
 

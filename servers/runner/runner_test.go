@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/executiontest/fake"
 	"miren.dev/runtime/testsupport/wait"
@@ -237,4 +238,49 @@ func TestServerThatHasJustBegun(t *testing.T) {
 	}
 	cancel()
 	e.must(wait.Receive(t, "the end of the informers", followed))
+}
+
+// TestRunnerThatServesNothing: a call for a connection on which the runner does not
+// answer ends.
+func TestRunnerThatServesNothing(t *testing.T) {
+	h := newHostile(t)
+	st, err := h.calls.Connect(t.Context())
+	h.must(err)
+	defer st.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := st.Recv()
+		for err == nil { // the greeting of the server
+			_, err = st.Recv()
+		}
+		ended <- err
+	}()
+	h.class("the call", wait.Receive(t, "its end", ended), errs.Unavailable)
+}
+
+// TestLaterConnectionEndsTheEarlier: although that one does not notice by itself
+// that it has ended.
+func TestLaterConnectionEndsTheEarlier(t *testing.T) {
+	h := newHostile(t)
+	srv, err := rpc.NewServer(rpc.ServerOptions{Limits: rpc.Limits{KeepAlive: time.Hour}})
+	h.must(err)
+	defer srv.Close()
+	connect := func() (ended chan error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		st, err := h.calls.Connect(ctx)
+		h.must(err)
+		ended = make(chan error, 1)
+		go func() {
+			ended <- srv.ServeConn(rpc.NewTunnel(st.Reader(), st.Writer(), cancel), rpc.Identity{Name: "server", How: "tunnel"})
+		}()
+		return ended
+	}
+	first := connect()
+	wait.For(t, "the first is there", func() bool { return h.hub.Connected(h.node) })
+	second := connect()
+	h.must(wait.Receive(t, "the end of the first", first))
+	if !h.hub.Connected(h.node) || len(second) > 0 {
+		t.Error("the second has ended too")
+	}
 }
