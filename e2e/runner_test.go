@@ -138,18 +138,33 @@ func (e *edge) remove() {
 	}
 }
 
+// webServer is a program in Perl that prints a line and answers requests to port
+// 3000 of the sandbox's loopback address.
+const webServer = `
+use IO::Socket::INET;
+$SIG{PIPE} = "IGNORE";
+my $s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 3000, Listen => 5, ReuseAddr => 1) or die "listen: $!";
+$| = 1;
+print "started\n";
+while (my $c = $s->accept) {
+	while (<$c>) { last if /^\r?$/ }
+	print $c "HTTP/1.1 200 OK\r\nContent-Length: 13\r\nConnection: close\r\n\r\nfrom the edge";
+	close $c;
+}
+`
+
 // TestRunner runs sandboxes on a machine behind a router that translates
 // addresses: made there by the server's scheduler, and used through the server,
 // over the one connection that the runner dialled.
 func TestRunner(t *testing.T) {
-	need.Tools(t, "ip")
+	need.Tools(t, "ip", "nft", "nsenter", "sysctl")
 	net := newSite(t)
 	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("%s:%d", net.uplink, port)
-	s := own(t, "runner", "--runners-address", address)
+	s := own(t, "runner", "--runners-address", address, "--ssh-address", "127.0.0.1:0")
 	tokenFile := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(tokenFile, []byte(s.r(t, "", "runner", "token", "create")), 0o600); err != nil {
 		t.Fatal(err)
@@ -187,33 +202,51 @@ func TestRunner(t *testing.T) {
 		}
 	}
 
-	sid := strings.TrimSpace(s.r(t, "", "sandbox", "run", "--detach", "--quiet", "--image", "debian", "--wait", "10m", "--", "sh", "-c", "echo started; exec sleep 3600"))
+	sid := strings.TrimSpace(s.r(t, "", "sandbox", "run", "--detach", "--quiet", "--image", "debian", "--wait", "10m", "--", "perl", "-e", webServer))
 	exec := func(want string, args ...string) {
 		t.Helper()
 		contains(t, "exec", s.r(t, "", append([]string{"sandbox", "exec", sid, "--"}, args...)...), want)
 	}
 	exec("gVisor", "dmesg")
 	contains(t, "where it runs", s.r(t, "", "sandbox", "show", sid, "--json"), `"phase": "running"`)
-	contains(t, "logs", s.r(t, "", "sandbox", "logs", sid), "started")
+	wait.For(t, "its output", func() bool { return strings.Contains(s.r(t, "", "sandbox", "logs", sid), "started") })
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("over the connection"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s.r(t, "", "sandbox", "cp", file, sid+":/tmp/file")
 	exec("over the connection", "cat", "/tmp/file")
+	c := newSSHClient(t, s)
+	s.r(t, "", "ssh", "key", "add", filepath.Join(c.dir, "key.pub"), "--name", "alice")
+	cmd := c.command(t, "ssh", "-l", sid, "sandbox", "cat; echo err >&2; exit 7")
+	cmd.Stdin = strings.NewReader("by SSH")
+	if res := finish(t, cmd); res != (result{"by SSH", "err\n", 7}) {
+		t.Errorf("ssh: %s", res)
+	}
+	p := &previewed{s, sid, "3000-" + strings.Replace(sid, "-", "", 1) + ".localhost"}
+	s.r(t, "", "sandbox", "preview", sid, "3000", "--public")
+	p.up(t)
+	p.says(t, 200, "from the edge", "/")
 
+	reached := func() {
+		t.Helper()
+		wait.For(t, "the runner is reached again", func() bool {
+			return s.try(t, "", "sandbox", "exec", sid, "--", "true").Code == 0
+		}, wait.Within(2*time.Minute))
+		exec("over the connection", "cat", "/tmp/file")
+	}
 	// The process of the runner is killed: its sandboxes go on, and the next one adopts them.
 	e.end(syscall.SIGKILL)
 	e.start()
-	exec("over the connection", "cat", "/tmp/file")
+	reached()
+	p.says(t, 200, "from the edge", "/")
 	// The server starts again: the runner connects by itself.
 	s.r(t, "", "server", "stop", "--keep-running")
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
-	wait.For(t, "the runner is reached again", func() bool {
-		return s.try(t, "", "sandbox", "exec", sid, "--", "true").Code == 0
-	}, wait.Within(time.Minute))
+	reached()
+	p.up(t)
 
 	// It is deleted: refused at once, and its sandbox ends.
 	s.r(t, "", "runner", "delete", "edge")

@@ -26,14 +26,14 @@ type sshClient struct {
 	host, port string
 }
 
-// newSSHClient makes a key pair for a client of the shared server.
-func newSSHClient(t *testing.T) *sshClient {
+// newSSHClient makes a key pair for a client of a server.
+func newSSHClient(t *testing.T, s *server) *sshClient {
 	t.Helper()
 	need.Tools(t, "ssh", "scp", "sftp", "rsync", "ssh-keygen")
 	var status struct {
 		Address string `json:"ssh_address"`
 	}
-	shared.json(t, &status, "server", "status")
+	s.json(t, &status, "server", "status")
 	host, port, err := net.SplitHostPort(status.Address)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestSSH(t *testing.T) {
 	t.Parallel()
 	sid := strings.TrimSpace(shared.r(t, "", "sandbox", "create", "--template", "python", "--name", "ssh", "--ttl", "1h", "--wait", "10m"))
 	defer func() { shared.r(t, "", "sandbox", "delete", "ssh") }()
-	c := newSSHClient(t)
+	c := newSSHClient(t, shared)
 	if res := c.try(t, "ssh", "ssh@sandbox", "true"); res.Code != 255 || !strings.Contains(res.Stderr, "Permission denied (publickey)") {
 		t.Errorf("an unknown key: %s", res)
 	}
