@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/domain/webhooks"
@@ -282,13 +281,13 @@ func (s *Sender) record(ctx context.Context, w *webhook.Webhook, d *webhook.Webh
 		}
 		break
 	}
-	return s.note(ctx, w.GetID(), now, a)
+	return s.note(ctx, w, now, a)
 }
 
-// note records the outcome with the webhook, which it disables if its receiver is
-// gone for good.
-func (s *Sender) note(ctx context.Context, w id.Webhook, at time.Time, a answer) error {
-	_, err := entity.ModifyStatus(ctx, s.Store, w, func(w *webhook.Webhook) error {
+// note records the outcome with the webhook to which a request was sent. It disables
+// the webhook if its receiver is gone for good, and it has no other one by now.
+func (s *Sender) note(ctx context.Context, sent *webhook.Webhook, at time.Time, a answer) error {
+	_, err := entity.ModifyStatus(ctx, s.Store, sent.GetID(), func(w *webhook.Webhook) error {
 		w.Status.LastAttempt, w.Status.LastOutcome = &at, a.outcome()
 		if a.accepted {
 			w.Status.LastDelivered, w.Status.Failures = &at, 0
@@ -298,8 +297,13 @@ func (s *Sender) note(ctx context.Context, w id.Webhook, at time.Time, a answer)
 		return nil
 	})
 	if err == nil && a.gone {
-		s.Logger.Info("the receiver of a webhook is gone: the webhook is disabled", "webhook", string(w))
-		_, err = entity.ModifySpec(ctx, s.Store, w, func(w *webhook.Webhook) error { w.Spec.Disabled = true; return nil })
+		_, err = entity.ModifySpec(ctx, s.Store, sent.GetID(), func(w *webhook.Webhook) error {
+			if w.Spec.URL == sent.Spec.URL {
+				w.Spec.Disabled = true
+				s.Logger.Info("the receiver of a webhook is gone: the webhook is disabled", "webhook", string(w.ID))
+			}
+			return nil
+		})
 	}
 	return ignoreGone(err)
 }

@@ -248,6 +248,36 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
+// A receiver that is gone disables a webhook, but not one that has got another
+// receiver while the request was under way.
+func TestGoneReceiverThatWasReplaced(t *testing.T) {
+	stores(t, func(e *env) {
+		e.start(nil)
+		e.begun()
+		w := e.hook("hook", "webhook.test")
+		url := e.receiver.URL + "/new"
+		e.mu.Lock()
+		e.answer = func(string, int) int {
+			if _, err := e.service.Update(e.Context(), "", w.Name, webhooks.Change{URL: &url}); err != nil {
+				e.Error(err)
+			}
+			return http.StatusGone
+		}
+		e.mu.Unlock()
+		if _, err := e.service.Test(e.Context(), "", w.Name); err != nil {
+			e.Fatal(err)
+		}
+		e.settled(w, 1, webhook.DeliveryPhaseDead)
+		e.mu.Lock()
+		e.answer = nil
+		e.mu.Unlock()
+		if _, err := e.service.Replay(e.Context(), "", w.Name, ""); err != nil {
+			e.Fatal(err)
+		}
+		e.settled(w, 1, webhook.DeliveryPhaseDelivered)
+	})
+}
+
 // A disabled webhook gets nothing, not even later; one that is enabled again gets
 // what happens from then on.
 func TestDisabled(t *testing.T) {
