@@ -161,23 +161,16 @@ func (s *sender) file(ctx context.Context, path string) (copiedFile, error) {
 		return copiedFile{}, errs.New(errs.Unavailable, "file of the snapshot: %w", err)
 	}
 	f := copiedFile{Name: filepath.Base(path), Size: st.Size(), Chunks: make([]string, chunks(st.Size()))}
-	var g errgroup.Group
+	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(copyParallel)
 	type sent struct {
 		sum  string
 		size int64
 	}
 	out := make([]sent, len(f.Chunks))
-	failed, fail := context.WithCancel(ctx)
-	defer fail()
 	for n := range f.Chunks {
-		g.Go(func() (err error) {
-			defer func() {
-				if err != nil {
-					fail()
-				}
-			}()
-			if err := failed.Err(); err != nil {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
 				return err
 			}
 			b := make([]byte, min(copyChunk, f.Size-int64(n)*copyChunk))
@@ -195,7 +188,7 @@ func (s *sender) file(ctx context.Context, path string) (copiedFile, error) {
 			packed := chunkEncoder.EncodeAll(b, nil)
 			out[n].size = int64(len(packed))
 			fault.Point("snapshot", "copy-chunk", fault.Before)
-			err = s.o.Create(failed, chunkPrefix+sum, packed)
+			err := s.o.Create(ctx, chunkPrefix+sum, packed)
 			fault.Point("snapshot", "copy-chunk", fault.After)
 			if errs.Is(err, errs.AlreadyExists) { // two chunks are the same
 				err = nil
