@@ -39,7 +39,7 @@ func (h *Hub) useBinary(name string, use func(name string) error) error {
 	if name != "" {
 		b.mu.RLock()
 		defer b.mu.RUnlock()
-		if err := h.CheckBinary(name); err != nil {
+		if err := h.checkBinary(name); err != nil {
 			return err
 		}
 		return use(name)
@@ -68,8 +68,16 @@ func (h *Hub) Binary(id string) (string, error) {
 	return c.Binary, err
 }
 
-// CheckBinary returns FailedPrecondition if the agent of a snapshot is not on this node.
+// CheckBinary returns FailedPrecondition if the agent of a snapshot is not on this node. One that it finds stays as long
+// as HubConfig.Pinned returns it, or the configuration of a sandbox names it.
 func (h *Hub) CheckBinary(name string) error {
+	h.binaries.mu.RLock() // a sweep that began earlier has ended
+	defer h.binaries.mu.RUnlock()
+	return h.checkBinary(name)
+}
+
+// checkBinary is CheckBinary; binaries.mu is held.
+func (h *Hub) checkBinary(name string) error {
 	_, err := os.Lstat(h.binary(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return errs.New(errs.FailedPrecondition, "the agent %s is not on this node", strings.TrimPrefix(name, binaryPrefix)).

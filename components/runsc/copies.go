@@ -232,8 +232,17 @@ func (d *Driver) FetchSnapshot(ctx context.Context, snapshot, sum string, o exec
 		return err
 	}
 	defer unlock()
-	if exists, err := d.hasSnapshot(snapshot); err != nil || exists {
+	exists, err := d.hasSnapshot(snapshot)
+	if err != nil {
 		return err
+	}
+	fetch := d.fetch
+	if exists {
+		r, err := d.snapshotRecord(snapshot)
+		if err != nil || d.hub.CheckBinary(r.Agent) == nil {
+			return err
+		}
+		fetch = d.fetchAgent // an interrupted attempt got all but the agent
 	}
 	m, err := fetchManifest(ctx, snapshot, sum, o)
 	if err != nil {
@@ -242,7 +251,7 @@ func (d *Driver) FetchSnapshot(ctx context.Context, snapshot, sum string, o exec
 	if err := d.checkMachine(&m.Record); err != nil {
 		return err
 	}
-	return errs.Wrap(d.fetch(ctx, m, o), "fetch snapshot %s", snapshot)
+	return errs.Wrap(fetch(ctx, m, o), "fetch snapshot %s", snapshot)
 }
 
 // fetchManifest returns the manifest of a copy, whose paths and sizes are sound.
@@ -267,7 +276,7 @@ func fetchManifest(ctx context.Context, snapshot, sum string, o execution.Object
 	return &m, nil
 }
 
-// fetch makes and publishes a snapshot. After an error it removes what it has made.
+// fetch makes and publishes a snapshot. After an error it removes the files and the image reference of the snapshot.
 func (d *Driver) fetch(ctx context.Context, m *copyManifest, o execution.Objects) (err error) {
 	r := &m.Record
 	dir := d.snapshotDir(newSnapshot + r.ID)
@@ -286,22 +295,35 @@ func (d *Driver) fetch(ctx context.Context, m *copyManifest, o execution.Objects
 		return errs.New(errs.Unavailable, "directory of the snapshot: %w", err)
 	}
 	fault.Point("snapshot", "fetch", fault.Before)
-	if err := d.hub.CheckBinary(r.Agent); err != nil {
-		agent := filepath.Join(dir, ".agent")
-		if err := receive(ctx, agent, m.Agent, o); err != nil {
-			return err
-		}
-		if err := errors.Join(d.hub.AddBinary(r.Agent, agent), os.Remove(agent)); err != nil {
-			return err
-		}
-	}
 	for _, f := range m.Files {
 		if err := receive(ctx, filepath.Join(dir, f.Name), f, o); err != nil {
 			return err
 		}
 	}
 	fault.Point("snapshot", "fetch", fault.After)
-	return d.publish(r, dir)
+	if err := d.publish(r, dir); err != nil {
+		return err
+	}
+	return d.fetchAgent(ctx, m, o)
+}
+
+// fetchAgent gets the agent of a published snapshot, unless the node has it. The snapshot keeps the agent from being
+// swept; before it is published, the end of any sandbox might sweep it.
+func (d *Driver) fetchAgent(ctx context.Context, m *copyManifest, o execution.Objects) (err error) {
+	r := &m.Record
+	if d.hub.CheckBinary(r.Agent) == nil {
+		return nil
+	}
+	dir := d.snapshotDir(newSnapshot + r.ID)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+		return errs.New(errs.Unavailable, "directory of the agent: %w", err)
+	}
+	agent := filepath.Join(dir, "agent")
+	if err := receive(ctx, agent, m.Agent, o); err != nil {
+		return err
+	}
+	return d.hub.AddBinary(r.Agent, agent)
 }
 
 // receive writes a file of a copy, and leaves holes where it has zeros.

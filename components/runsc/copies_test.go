@@ -2,6 +2,7 @@ package runsc_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/executiontest"
@@ -128,6 +130,62 @@ func TestSnapshotCopies(t *testing.T) {
 		t.Errorf("the count went from %d to %d on %s", before, now, host)
 	}
 	other.counts(t, "fork", before)
+	other.delete(t, "fork")
+	other.deleteSnapshots(t)
+	m.deleteSnapshots(t)
+}
+
+// sweeping sweeps the agents of a machine after each object that is read.
+type sweeping struct {
+	execution.Objects
+	t *testing.T
+	m machine
+}
+
+func (s sweeping) Get(ctx context.Context, key string) ([]byte, error) {
+	b, err := s.Objects.Get(ctx, key)
+	if err := s.m.Driver.SweepAgents(); err != nil {
+		s.t.Error(err)
+	}
+	return b, err
+}
+
+// TestAgentOfAFetchedSnapshot: a fetched snapshot has its agent, also if agents that nothing uses are removed
+// meanwhile; an attempt that was interrupted before it had the agent is completed.
+func TestAgentOfAFetchedSnapshot(t *testing.T) {
+	m, other := machine{runsctest.New(t)}, machine{runsctest.New(t)}
+	s := m.spec("counter", "count", "/tmp/count")
+	m.ensure(t, s)
+	m.counts(t, s.ID, 3)
+	m.snapshot(t, s.ID, "image", true)
+	m.delete(t, s.ID)
+	o := executiontest.Objects{Store: new(store.Mem)}
+	copied, err := m.Driver.CopySnapshot(t.Context(), "image", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := other.Instance.State("agents")
+	for range 2 {
+		if err := other.Driver.FetchSnapshot(t.Context(), "image", copied.Sum, sweeping{o, t, other}); err != nil {
+			t.Fatal(err)
+		}
+		if have, err := os.ReadDir(agents); err != nil || len(have) != 1 {
+			t.Fatalf("agents %v, %v", have, err)
+		}
+		if err := os.RemoveAll(agents); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := other.Driver.FetchSnapshot(t.Context(), "image", copied.Sum, o); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(other.Instance.State("snapshots")); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	fork := other.spec("fork", "count", "/tmp/count")
+	fork.Restore = "image"
+	other.ensure(t, fork)
+	other.counts(t, "fork", 3)
 	other.delete(t, "fork")
 	other.deleteSnapshots(t)
 	m.deleteSnapshots(t)

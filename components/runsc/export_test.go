@@ -37,6 +37,9 @@ func (d *Driver) SetUp(ctx context.Context, s execution.Spec, n int) error {
 	return setUp(ctx, cr.steps()[:n])
 }
 
+// SweepAgents removes the agents that nothing uses.
+func (d *Driver) SweepAgents() error { return d.hub.SweepBinaries() }
+
 // NetworkIDs returns the sandboxes that have a network namespace or an address.
 func (d *Driver) NetworkIDs() ([]string, error) { return d.cfg.Network.List() }
 
