@@ -130,18 +130,17 @@ func TestOneExecIsOneTreeOfSpans(t *testing.T) {
 	}
 	all := e.awaitSpans(callersTrace, "HTTP rest", "sandbox.Sandboxes/Exec", "store get", "sandbox exec")
 	byID := map[string]tracetest.Span{}
-	// The span of the call at its server may end after the others.
-	wait.For(t, "the spans above the others", func() bool {
-		all = e.spans(callersTrace)
-		for _, s := range all {
-			byID[s.ID] = s
-		}
-		return !slices.ContainsFunc(all, func(s tracetest.Span) bool { return s.Parent != callersSpan && byID[s.Parent].ID == "" })
-	}, wait.State(func() any { return all }))
+	for _, s := range all {
+		byID[s.ID] = s
+	}
 	for _, s := range all {
 		root := s
 		for root.Parent != callersSpan {
-			root = byID[root.Parent]
+			above, ok := byID[root.Parent]
+			if !ok {
+				t.Fatalf("%q hangs in the air below %q", s.Name, root.Parent)
+			}
+			root = above
 		}
 		if root.Name != "HTTP rest" {
 			t.Errorf("%q is below %q", s.Name, root.Name)
