@@ -77,7 +77,7 @@ generate: ## Rebuild all generated files
 CONFIG ?= mcp-sandboxd.yaml
 
 config: bin/runtime ## Write the default configuration of mcp-sandboxd to CONFIG (mcp-sandboxd.yaml), unless it exists
-	@set -o noclobber && bin/mcp-sandboxd --print-config > "$(CONFIG)" && echo "$(CONFIG)"
+	@set -o noclobber && text=$$(bin/mcp-sandboxd --print-config) && echo "$$text" > "$(CONFIG)" && echo "$(CONFIG)"
 
 validate-config: bin/runtime ## Check CONFIG (mcp-sandboxd.yaml)
 	@bin/mcp-sandboxd --check-config --config "$(CONFIG)"
