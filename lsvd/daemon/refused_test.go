@@ -95,6 +95,46 @@ func TestRefusedDiskFailsItsUsers(t *testing.T) {
 	}
 }
 
+// TestTakenOverDiskIsAttachedAgain: a disk that another machine has taken over has failed, also when that machine has
+// it no more; once it is detached, it is attached again with what the other machine wrote.
+func TestTakenOverDiskIsAttachedAgain(t *testing.T) {
+	m, url := newMachine(t, time.Minute), t.TempDir()
+	create(t, url)
+	d := m.run(t, daemon.Config{})
+	request := daemon.Request{Spec: daemon.Spec{Store: url}, Volume: "data"}
+	if _, err := d.Attach(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	at := func(f func(x *host.Disk, b []byte) error) []byte {
+		t.Helper()
+		b := make([]byte, lsvd.BlockSize)
+		if err := d.With("data", "", func(x *host.Disk) error { return f(x, b) }); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	at(func(x *host.Disk, b []byte) error { return x.WriteAt(t.Context(), b, 0, lsvd.FUA) }) // in the log only
+	t.Run("elsewhere", func(t *testing.T) { takeOver(t, url) })
+	if err := d.With("data", "", func(x *host.Disk) error { return x.Snapshot(t.Context(), "snap") }); !errs.Is(err, errs.Conflict) {
+		t.Errorf("a snapshot of what another machine has taken over: %v", err)
+	}
+	if i, err := d.Attach(t.Context(), request); err != nil || i.State != daemon.Failed || i.Size == 0 {
+		t.Errorf("it is %s with %d bytes, %v", i.State, i.Size, err)
+	}
+	if _, err := d.Detach(t.Context(), "data", "", false); !errs.Is(err, errs.Conflict) {
+		t.Errorf("its detachment: %v", err)
+	}
+	if i, err := d.Attach(t.Context(), request); err != nil || i.State != daemon.Open {
+		t.Fatalf("it is %s, %v", i.State, err)
+	}
+	if b := at(func(x *host.Disk, b []byte) error { return x.ReadAt(t.Context(), b, 0) }); b[0] != 1 {
+		t.Errorf("it has %d, not what the other machine wrote", b[0])
+	}
+	if _, err := d.Detach(t.Context(), "data", "", false); err != nil {
+		t.Error(err)
+	}
+}
+
 // create makes the empty volume "data" in a store.
 func create(t *testing.T, url string) {
 	t.Helper()
