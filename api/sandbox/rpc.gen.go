@@ -1959,6 +1959,9 @@ type FileInfo struct {
 	GID int64 `cbor:"7,keyasint" json:"gid" schema:"required"`
 	// Target of a symbolic link.
 	Target string `cbor:"8,keyasint,omitempty" json:"target,omitempty"`
+	// Its extended attributes, if List was asked for them, it is a file or directory, and the
+	// user may read it.
+	Attributes []FileAttribute `cbor:"9,keyasint,omitempty" json:"attributes,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1979,6 +1982,103 @@ func (x *FileInfo) ValidateFields(v *schema.Validator) {
 		schema.CheckEnum(v, "type", x.Type)
 	}
 	v.Required("modified_at", !x.ModifiedAt.IsZero())
+	for i := range x.Attributes {
+		v.InElem("attributes", i, &x.Attributes[i])
+	}
+}
+
+// FileAttribute: An extended attribute of a file.
+type FileAttribute struct {
+	// Name in the name space user, without that prefix.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// Value; absent: it is empty.
+	Value []byte `cbor:"2,keyasint,omitempty" json:"value,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x FileAttribute) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *FileAttribute) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *FileAttribute) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *FileAttribute) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+}
+
+// FileAttributes: Extended attributes of a file in the name space user, at most 64 KiB of
+// them.
+type FileAttributes struct {
+	// The attributes, by name.
+	Attributes []FileAttribute `cbor:"1,keyasint,omitempty" json:"attributes,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x FileAttributes) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *FileAttributes) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *FileAttributes) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *FileAttributes) ValidateFields(v *schema.Validator) {
+	for i := range x.Attributes {
+		v.InElem("attributes", i, &x.Attributes[i])
+	}
+}
+
+// SetAttributeRequest: Sets or removes an extended attribute of a file in the name space
+// user.
+type SetAttributeRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// Name, without the prefix user.
+	Name string `cbor:"4,keyasint" json:"name" schema:"required"`
+	// Value; absent: an empty one.
+	Value []byte `cbor:"5,keyasint,omitempty" json:"value,omitempty"`
+	// Remove it.
+	Remove *bool `cbor:"6,keyasint,omitempty" json:"remove,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SetAttributeRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SetAttributeRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SetAttributeRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SetAttributeRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	v.Required("name", x.Name != "")
+	if x.Name != "" {
+		v.MaxLen("name", len(x.Name), 200)
+	}
+	v.MaxLen("value", len(x.Value), 32768)
 }
 
 // ListFilesRequest: Selects entries of a directory.
@@ -1993,6 +2093,9 @@ type ListFilesRequest struct {
 	After string `cbor:"4,keyasint,omitempty" json:"after,omitempty"`
 	// Entries of one answer, at most; absent: 1024.
 	Limit *int64 `cbor:"5,keyasint,omitempty" json:"limit,omitempty"`
+	// With the extended attributes of files and directories; an answer may have fewer
+	// entries.
+	Attributes *bool `cbor:"6,keyasint,omitempty" json:"attributes,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -3309,6 +3412,12 @@ type Files interface {
 	// ChangeMode: Changes the permissions of a file. Permission: exec, in the project of
 	// sandbox.
 	ChangeMode(ctx context.Context, req *ChangeModeRequest) error
+	// Attributes: Reads the extended attributes of a file, or of the one that a symbolic link
+	// leads to. Permission: exec, in the project of sandbox.
+	Attributes(ctx context.Context, req *FileRequest) (*FileAttributes, error)
+	// SetAttribute: Sets or removes an extended attribute of a file. Permission: exec, in the
+	// project of sandbox.
+	SetAttribute(ctx context.Context, req *SetAttributeRequest) error
 	// Watch: Sends the changes in a directory until the directory is removed. Permission:
 	// exec, in the project of sandbox.
 	Watch(ctx context.Context, req *WatchFilesRequest, s rpc.ServerStream[rpc.None, FileEvent]) error
@@ -3348,6 +3457,12 @@ type FilesClient interface {
 	// ChangeMode: Changes the permissions of a file. Permission: exec, in the project of
 	// sandbox.
 	ChangeMode(ctx context.Context, req *ChangeModeRequest) error
+	// Attributes: Reads the extended attributes of a file, or of the one that a symbolic link
+	// leads to. Permission: exec, in the project of sandbox.
+	Attributes(ctx context.Context, req *FileRequest) (*FileAttributes, error)
+	// SetAttribute: Sets or removes an extended attribute of a file. Permission: exec, in the
+	// project of sandbox.
+	SetAttribute(ctx context.Context, req *SetAttributeRequest) error
 	// Watch: Sends the changes in a directory until the directory is removed. Permission:
 	// exec, in the project of sandbox.
 	Watch(ctx context.Context, req *WatchFilesRequest) (rpc.ClientStream[rpc.None, FileEvent], error)
@@ -3414,6 +3529,18 @@ func (c clientFiles) Copy(ctx context.Context, req *CopyFileRequest) error {
 
 func (c clientFiles) ChangeMode(ctx context.Context, req *ChangeModeRequest) error {
 	return c.conn.Call(ctx, &methodFilesChangeMode.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) Attributes(ctx context.Context, req *FileRequest) (*FileAttributes, error) {
+	resp := new(FileAttributes)
+	if err := c.conn.Call(ctx, &methodFilesAttributes.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientFiles) SetAttribute(ctx context.Context, req *SetAttributeRequest) error {
+	return c.conn.Call(ctx, &methodFilesSetAttribute.MethodInfo, req, &rpc.None{})
 }
 
 func (c clientFiles) Watch(ctx context.Context, req *WatchFilesRequest) (rpc.ClientStream[rpc.None, FileEvent], error) {
@@ -3621,6 +3748,44 @@ var methodFilesChangeMode = &rpc.Method{
 	},
 }
 
+var methodFilesAttributes = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Attributes", Full: "sandbox.Files/Attributes", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*FileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(FileRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Files).Attributes(ctx, req)
+	},
+}
+
+var methodFilesSetAttribute = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "SetAttribute", Full: "sandbox.Files/SetAttribute", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SetAttributeRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SetAttributeRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SetAttributeRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).SetAttribute(ctx, req)
+	},
+}
+
 var methodFilesWatch = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "sandbox.Files", Name: "Watch", Full: "sandbox.Files/Watch", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
@@ -3691,6 +3856,8 @@ var FilesService = &rpc.Service{Name: "sandbox.Files", Methods: []*rpc.Method{
 	methodFilesMove,
 	methodFilesCopy,
 	methodFilesChangeMode,
+	methodFilesAttributes,
+	methodFilesSetAttribute,
 	methodFilesWatch,
 	methodFilesArchive,
 	methodFilesExtract,

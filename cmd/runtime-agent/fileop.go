@@ -93,12 +93,41 @@ func list(m agentproto.FileOp) (agentproto.FileInfos, error) {
 	}
 	all, more, err := names(dir, m.After, limit)
 	l := agentproto.FileInfos{More: more}
-	for _, n := range all {
-		if i, err := statAt(dir, n); err == nil { // otherwise it is gone
-			l.Files = append(l.Files, i)
+	size := 0 // of the attributes
+	for at, n := range all {
+		i, err := statAt(dir, n)
+		if err != nil {
+			continue // it is gone
+		}
+		if m.Recursive {
+			i.Attrs = attrsAt(dir, i)
+			size += len(agentproto.Strings(i.Attrs).Append(nil))
+		}
+		l.Files = append(l.Files, i)
+		if size > maxAttrs {
+			l.More = l.More || at+1 < len(all)
+			break
 		}
 	}
 	return l, err
+}
+
+// attrsAt returns the attributes of an entry of a directory; none if they cannot
+// be read.
+func attrsAt(dir int, i agentproto.FileInfo) agentproto.Strings {
+	if kind := uint32(i.Mode) & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
+		return nil
+	}
+	fd, err := unix.Openat(dir, i.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	l, err := attrsOf(fd)
+	if err != nil {
+		return nil
+	}
+	return l
 }
 
 // withParents calls f with the directories and names of Path and To.
@@ -197,6 +226,7 @@ func copyTree(c *channel, from int, name string, to int, toName string, recursiv
 			}
 		}
 	}
+	copyAttrs(source, target)
 	return unix.Fchmod(target, seen.Mode&0o7777)
 }
 
@@ -220,6 +250,7 @@ func copyFile(c *channel, from int, name string, to int, toName string) error {
 	defer unix.Close(w)
 	err = copyBytes(c, r, w)
 	if err == nil {
+		copyAttrs(r, w)
 		err = unix.Fchmod(w, st.Mode&0o7777)
 	}
 	if err != nil {
@@ -331,6 +362,13 @@ func attrs(m agentproto.FileOp) (agentproto.Strings, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
+	return attrsOf(fd)
+}
+
+func attrsOf(fd int) (agentproto.Strings, error) {
+	if n, err := unix.Flistxattr(fd, nil); n == 0 || err != nil {
+		return nil, err
+	}
 	buf := make([]byte, maxAttrs)
 	n, err := unix.Flistxattr(fd, buf)
 	if err != nil {
@@ -354,6 +392,17 @@ func attrs(m agentproto.FileOp) (agentproto.Strings, error) {
 	return l, nil
 }
 
+// copyAttrs copies attributes of users, as far as the target can have them.
+func copyAttrs(from, to int) {
+	l, err := attrsOf(from)
+	if err != nil {
+		return
+	}
+	for i := 0; i+1 < len(l); i += 2 {
+		_ = unix.Fsetxattr(to, attrPrefix+l[i], []byte(l[i+1]), 0)
+	}
+}
+
 func setAttr(m agentproto.FileOp) error {
 	fd, err := openPath(m.View, m.Path, unix.O_RDONLY, 0)
 	if err != nil {
@@ -363,7 +412,7 @@ func setAttr(m agentproto.FileOp) error {
 	if m.To == "" || len(m.To) > 200 || len(m.Value) > 32<<10 {
 		return unix.EINVAL
 	}
-	if len(m.Value) == 0 {
+	if len(m.Value) == 0 && !m.Recursive {
 		if err := unix.Fremovexattr(fd, attrPrefix+m.To); err != unix.ENODATA {
 			return err
 		}

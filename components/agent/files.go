@@ -193,8 +193,8 @@ func (f *Files) Stat(ctx context.Context, path string) (sandboxfs.Info, error) {
 }
 
 // List is sandboxfs.FS's.
-func (f *Files) List(ctx context.Context, path, after string, limit int) ([]sandboxfs.Info, bool, error) {
-	l, err := f.infos(ctx, agentproto.FileOp{Op: agentproto.OpList, Path: path, After: after, Limit: uint64(max(0, limit))})
+func (f *Files) List(ctx context.Context, path string, o sandboxfs.ListOptions) ([]sandboxfs.Info, bool, error) {
+	l, err := f.infos(ctx, agentproto.FileOp{Op: agentproto.OpList, Path: path, After: o.After, Limit: uint64(max(0, o.Limit)), Recursive: o.Attrs})
 	var list []sandboxfs.Info
 	for _, i := range l.Files {
 		list = append(list, fileInfo(i))
@@ -242,16 +242,21 @@ func (f *Files) Attrs(ctx context.Context, path string) (map[string][]byte, erro
 	if err != nil || len(l)%2 != 0 {
 		return nil, errs.New(errs.Internal, "attributes of a file of %s: malformed", f.c.id)
 	}
+	return fileAttrs(l), nil
+}
+
+// fileAttrs returns the attributes of a list of names and values.
+func fileAttrs(l []string) map[string][]byte {
 	attrs := map[string][]byte{}
-	for i := 0; i < len(l); i += 2 {
+	for i := 0; i+1 < len(l); i += 2 {
 		attrs[l[i]] = []byte(l[i+1])
 	}
-	return attrs, nil
+	return attrs
 }
 
 // SetAttr is sandboxfs.FS's.
 func (f *Files) SetAttr(ctx context.Context, path, name string, value []byte) error {
-	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpSetAttr, Path: path, To: name, Value: value})
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpSetAttr, Path: path, To: name, Value: value, Recursive: value != nil})
 	return err
 }
 
@@ -266,7 +271,11 @@ func fileInfo(m agentproto.FileInfo) sandboxfs.Info {
 		mode = fs.ModeIrregular
 	}
 	mode |= sandboxfs.Perm(uint32(m.Mode))
-	return sandboxfs.Info{
+	i := sandboxfs.Info{
 		Name: m.Name, Mode: mode, Size: m.Size, ModTime: time.Unix(0, m.ModTime), UID: int(m.UID), GID: int(m.GID), Target: m.Target,
 	}
+	if len(m.Attrs) > 0 {
+		i.Attrs = fileAttrs(m.Attrs)
+	}
+	return i
 }

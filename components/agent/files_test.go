@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -107,7 +108,10 @@ func TestFileRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Close()
-		wait.For(t, "nothing of it is left", func() bool { l, _, err := x.List(f.ctx(), f.dir+"/a/b", "", 0); return err == nil && len(l) == 1 })
+		wait.For(t, "nothing of it is left", func() bool {
+			l, _, err := x.List(f.ctx(), f.dir+"/a/b", sandboxfs.ListOptions{})
+			return err == nil && len(l) == 1
+		})
 		if _, err := f.put(x, path, []byte("x"), sandboxfs.WriteOptions{Mode: sandboxfs.WriteCreate}); !errs.Is(err, errs.AlreadyExists) {
 			t.Errorf("create again: %v", err)
 		}
@@ -173,7 +177,7 @@ func TestFileOperations(t *testing.T) {
 			var names []string
 			for after, more := "", true; more; {
 				var l []sandboxfs.Info
-				if l, more, err = x.List(ctx, path, after, 2); err != nil || len(l) > 2 {
+				if l, more, err = x.List(ctx, path, sandboxfs.ListOptions{After: after, Limit: 2}); err != nil || len(l) > 2 {
 					t.Fatalf("%+v, %v", l, err)
 				}
 				for _, i := range l {
@@ -185,7 +189,7 @@ func TestFileOperations(t *testing.T) {
 		if got := list(at("d")); got != "1 2 3 e link" {
 			t.Errorf("list: %s", got)
 		}
-		_, _, err = x.List(ctx, at("d/1"), "", 0)
+		_, _, err = x.List(ctx, at("d/1"), sandboxfs.ListOptions{})
 		class(err, errs.InvalidArgument)
 		ok(x.Copy(ctx, at("d"), at("copy")))
 		class(x.Copy(ctx, at("d"), at("copy")), errs.AlreadyExists)
@@ -210,9 +214,43 @@ func TestFileOperations(t *testing.T) {
 		ok(x.SetAttr(ctx, at("moved"), "origin", []byte("somewhere")))
 		ok(x.SetAttr(ctx, at("moved"), "other", []byte("thing")))
 		ok(x.SetAttr(ctx, at("moved"), "other", nil))
-		if a, err := x.Attrs(ctx, at("moved")); err != nil || len(a) != 1 || string(a["origin"]) != "somewhere" {
+		ok(x.SetAttr(ctx, at("moved"), "empty", []byte{}))
+		ok(x.SetAttr(ctx, at("copy"), "of", []byte("d")))
+		attrs := map[string][]byte{"origin": []byte("somewhere"), "empty": {}}
+		if a, err := x.Attrs(ctx, at("moved")); err != nil || !maps.EqualFunc(a, attrs, bytes.Equal) {
 			t.Errorf("%q, %v", a, err)
 		}
+		ok(x.Copy(ctx, at("copy"), at("copied")))
+		ok(x.Copy(ctx, at("moved"), at("copied/file")))
+		for dir, want := range map[string]map[string]map[string][]byte{
+			at(""):       {"copied": {"of": []byte("d")}, "copy": {"of": []byte("d")}, "d": nil, "moved": attrs},
+			at("copied"): {"1": nil, "2": nil, "3": nil, "e": nil, "file": attrs, "link": nil},
+		} {
+			l, _, err := x.List(ctx, dir, sandboxfs.ListOptions{Attrs: true})
+			if err != nil || len(l) != len(want) {
+				t.Errorf("%+v, %v", l, err)
+			}
+			for _, i := range l {
+				if !maps.EqualFunc(i.Attrs, want[i.Name], bytes.Equal) {
+					t.Errorf("%s: %q, want %q", i.Name, i.Attrs, want[i.Name])
+				}
+			}
+		}
+		// A list ends early where attributes fill the answer. Some file systems of a host
+		// keep no attribute of this size.
+		for _, n := range []string{"1", "2", "3"} {
+			err = errors.Join(err, x.SetAttr(ctx, at("copied/"+n), "big", make([]byte, 32<<10)), x.SetAttr(ctx, at("copied/"+n), "more", make([]byte, 31<<10)))
+		}
+		if !errs.Is(err, errs.ResourceExhausted) {
+			ok(err)
+			l, more, err := x.List(ctx, at("copied"), sandboxfs.ListOptions{Attrs: true})
+			if err != nil || len(l) >= 3 || !more || len(l[0].Attrs["more"]) != 31<<10 {
+				t.Errorf("%d entries, more: %v, %v", len(l), more, err)
+			}
+		}
+		class(x.SetAttr(ctx, at("moved"), strings.Repeat("n", 201), []byte("v")), errs.InvalidArgument)
+		class(x.SetAttr(ctx, at("moved"), "n", make([]byte, 32<<10+1)), errs.InvalidArgument)
+		ok(x.Remove(ctx, at("copied"), true))
 		class(x.Remove(ctx, at("d"), false), errs.FailedPrecondition)
 		ok(x.Remove(ctx, at("d"), true))
 		class(x.Remove(ctx, at("d"), true), errs.NotFound)
@@ -294,7 +332,7 @@ func TestFilesAreConfined(t *testing.T) {
 			denied("make "+p, root.Mkdir(ctx, f.dir+p, 0, true))
 			denied("copy to "+p, root.Copy(ctx, f.dir+"/in/file", f.dir+p))
 			denied("move to "+p, root.Move(ctx, f.dir+"/in/file", f.dir+p, true))
-			_, _, err = root.List(ctx, f.dir+p+"/..", "", 0)
+			_, _, err = root.List(ctx, f.dir+p+"/..", sandboxfs.ListOptions{})
 			denied("list above "+p, errors.Join(err))
 		}
 		denied("remove a root", root.Remove(ctx, f.dir+"/in", true))
@@ -349,7 +387,7 @@ func TestFileThreadsAreProtected(t *testing.T) {
 	wait.For(t, "no thread may administer", func() bool {
 		return f.sh("grep -h CapPrm /proc/1/task/*/status | sort -u").out == "CapPrm:\t00000000000000e3\n"
 	})
-	if _, _, err := x.List(f.ctx(), "/root", "", 0); err == nil {
+	if _, _, err := x.List(f.ctx(), "/root", sandboxfs.ListOptions{}); err == nil {
 		if r := f.sh("stat -c %a /root"); r.code == 0 {
 			t.Errorf("reads /root, %s", r.out)
 		}

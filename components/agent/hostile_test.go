@@ -127,7 +127,7 @@ func TestHostileLists(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	files := conn.Files(sandboxfs.View{})
 	_, err1 := conn.Processes(t.Context())
-	_, _, err2 := files.List(t.Context(), "/", "", 0)
+	_, _, err2 := files.List(t.Context(), "/", sandboxfs.ListOptions{})
 	_, err3 := files.Attrs(t.Context(), "/")
 	_, err4 := files.Stat(t.Context(), "/")
 	for i, err := range []error{err1, err2, err3, err4} {

@@ -50,9 +50,9 @@ func (s *sandboxFiles) Stat(ctx context.Context, path string) (sandboxfs.Info, e
 	return use(ctx, s, func(a *agent.Files) (sandboxfs.Info, error) { return a.Stat(ctx, path) })
 }
 
-func (s *sandboxFiles) List(ctx context.Context, path, after string, limit int) (list []sandboxfs.Info, more bool, err error) {
+func (s *sandboxFiles) List(ctx context.Context, path string, o sandboxfs.ListOptions) (list []sandboxfs.Info, more bool, err error) {
 	err = s.change(ctx, func(a *agent.Files) (err error) {
-		list, more, err = a.List(ctx, path, after, limit)
+		list, more, err = a.List(ctx, path, o)
 		return err
 	})
 	return list, more, err

@@ -32,7 +32,7 @@ func Open(ctx context.Context, files sandboxfs.FS, path string) (sandboxfs.Info,
 		return sandboxfs.Info{}, nil, err
 	}
 	// It is no file.
-	if _, _, lerr := files.List(ctx, path, "", 1); lerr != nil {
+	if _, _, lerr := files.List(ctx, path, sandboxfs.ListOptions{Limit: 1}); lerr != nil {
 		return sandboxfs.Info{}, nil, err
 	}
 	a, err := files.Archive(ctx, path)

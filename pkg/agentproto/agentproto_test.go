@@ -29,7 +29,7 @@ var decoders = []struct {
 	{"file read", FileRead{View{"u", []string{"/r"}}, "/p", 1, 2}, func(b []byte) (any, error) { return DecodeFileRead(b) }},
 	{"file write", FileWrite{View{"u", nil}, "/p", WriteAppend, 2, 0o644, true}, func(b []byte) (any, error) { return DecodeFileWrite(b) }},
 	{"file op", FileOp{View{"", []string{"/"}}, OpMove, "/p", "/q", 1, true, []byte("v"), "a", 7}, func(b []byte) (any, error) { return DecodeFileOp(b) }},
-	{"file info", FileInfo{"n", 0o100644, 1, -2, 3, 4, "t"}, func(b []byte) (any, error) { return DecodeFileInfo(b) }},
+	{"file info", FileInfo{"n", 0o100644, 1, -2, 3, 4, "t", []string{"k", "v"}}, func(b []byte) (any, error) { return DecodeFileInfo(b) }},
 	{"strings", Strings{"a", ""}, func(b []byte) (any, error) { return DecodeStrings(b) }},
 	{"size", Size{24, 80}, func(b []byte) (any, error) { return DecodeSize(b) }},
 	{"open", Open{KindProcess, LifeDetached, 7, []byte("params")}, func(b []byte) (any, error) { return DecodeOpen(b) }},

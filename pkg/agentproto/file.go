@@ -82,14 +82,14 @@ type Op uint64
 // Operations. Numbers are never reused.
 const (
 	OpStat    Op = 1 // the file itself, also if it is a symbolic link; Done carries FileInfos
-	OpList    Op = 2 // a directory, by name, from After on; Done carries FileInfos
+	OpList    Op = 2 // a directory, by name, from After on, with Recursive attributes too; Done carries FileInfos
 	OpMove    Op = 3 // to To; Recursive: To may be replaced
 	OpCopy    Op = 4 // to To, which does not exist; with Recursive directories too
 	OpRemove  Op = 5 // with Recursive a directory with its contents
 	OpMkdir   Op = 6 // with Recursive its parents too, and it may exist
 	OpChmod   Op = 7 // Perm
 	OpAttrs   Op = 8 // extended attributes of users; Done carries Strings: name, value, ...
-	OpSetAttr Op = 9 // To: its name; Value, or without one its removal
+	OpSetAttr Op = 9 // To: its name; Value, or without one and without Recursive its removal
 )
 
 // FileOp is the request of a channel of KindFile.
@@ -130,7 +130,8 @@ type FileInfo struct {
 	ModTime int64 // unix nanoseconds
 	UID     uint64
 	GID     uint64
-	Target  string // of a symbolic link
+	Target  string   // of a symbolic link
+	Attrs   []string // where asked for, extended attributes of users: name, value, ...
 }
 
 // Append appends the message to b. It is followed by other fields only in a message of its own: see FileInfos.
@@ -138,13 +139,13 @@ func (m FileInfo) Append(b []byte) []byte {
 	b = putUint(putString(b, m.Name), m.Mode)
 	b = putInt(putInt(b, m.Size), m.ModTime)
 	b = putUint(putUint(b, m.UID), m.GID)
-	return putString(b, m.Target)
+	return putStrings(putString(b, m.Target), m.Attrs)
 }
 
 // DecodeFileInfo is the reverse of Append.
 func DecodeFileInfo(p []byte) (FileInfo, error) {
 	d := decoder{b: p}
-	m := FileInfo{Name: d.string(), Mode: d.uint(), Size: d.int(), ModTime: d.int(), UID: d.uint(), GID: d.uint(), Target: d.string()}
+	m := FileInfo{Name: d.string(), Mode: d.uint(), Size: d.int(), ModTime: d.int(), UID: d.uint(), GID: d.uint(), Target: d.string(), Attrs: d.strings()}
 	return m, d.err()
 }
 

@@ -27,6 +27,10 @@ type Info struct {
 	UID     int
 	GID     int
 	Target  string // of a symbolic link
+	// Attrs are the extended attributes in the name space "user", without that
+	// prefix: of a file or directory that the view's user may read, where
+	// ListOptions ask for them.
+	Attrs map[string][]byte
 }
 
 // Bits returns the permission bits of a mode as chmod has them, with those for
@@ -71,6 +75,13 @@ type WriteOptions struct {
 	Offset  int64       // of WriteAt
 	Perm    fs.FileMode // of a new file; 0: 0644, or that of the replaced file
 	Parents bool        // make missing directories
+}
+
+// ListOptions select entries of a directory.
+type ListOptions struct {
+	After string // only names that follow it
+	Limit int    // entries at most; 0, or above 1024: as many as one answer holds
+	Attrs bool   // with Info.Attrs
 }
 
 // Reader reads a file.
@@ -134,10 +145,8 @@ type FS interface {
 	Write(ctx context.Context, path string, o WriteOptions) (Writer, error)
 	// Stat does not follow a symbolic link at the end of the path.
 	Stat(ctx context.Context, path string) (Info, error)
-	// List returns at most limit entries of a directory whose names follow after,
-	// by name, and whether there are more; limit 0, or above 1024: as many as one
-	// answer holds.
-	List(ctx context.Context, path, after string, limit int) (list []Info, more bool, err error)
+	// List returns entries of a directory, by name, and whether there are more.
+	List(ctx context.Context, path string, o ListOptions) (list []Info, more bool, err error)
 	// Move renames; across file systems it copies. With replace it replaces a file
 	// or an empty directory.
 	Move(ctx context.Context, from, to string, replace bool) error
@@ -161,8 +170,9 @@ type FS interface {
 	// most 4096 of them.
 	Watch(ctx context.Context, path string, recursive bool) (Watcher, error)
 	// Attrs returns the extended attributes of a file in the name space "user",
-	// without that prefix.
+	// without that prefix; ResourceExhausted if they have more than 64 KiB.
 	Attrs(ctx context.Context, path string) (map[string][]byte, error)
-	// SetAttr sets one, or without a value removes it.
+	// SetAttr sets one, or with nil removes it. A name has at most 200 bytes, a value
+	// 32 KiB.
 	SetAttr(ctx context.Context, path, name string, value []byte) error
 }

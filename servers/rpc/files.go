@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -35,8 +37,17 @@ func fileError(err error) error {
 func fileInfo(i sandboxfs.Info) sandbox.FileInfo {
 	return sandbox.FileInfo{
 		Name: i.Name, Type: fileType(i.Mode), Mode: int64(sandboxfs.Bits(i.Mode)), SizeBytes: i.Size, ModifiedAt: i.ModTime,
-		UID: int64(i.UID), GID: int64(i.GID), Target: i.Target,
+		UID: int64(i.UID), GID: int64(i.GID), Target: i.Target, Attributes: fileAttributes(i.Attrs),
 	}
+}
+
+// fileAttributes returns attributes by name.
+func fileAttributes(attrs map[string][]byte) []sandbox.FileAttribute {
+	var list []sandbox.FileAttribute
+	for _, name := range slices.Sorted(maps.Keys(attrs)) {
+		list = append(list, sandbox.FileAttribute{Name: name, Value: attrs[name]})
+	}
+	return list
 }
 
 func fileType(m fs.FileMode) sandbox.FileType {
@@ -71,7 +82,7 @@ func (h *fileHandler) List(ctx context.Context, req *sandbox.ListFilesRequest) (
 	if err != nil {
 		return nil, err
 	}
-	list, more, err := f.List(ctx, req.Path, req.After, int(value(req.Limit)))
+	list, more, err := f.List(ctx, req.Path, sandboxfs.ListOptions{After: req.After, Limit: int(value(req.Limit)), Attrs: value(req.Attributes)})
 	if err != nil {
 		return nil, fileError(err)
 	}
@@ -201,6 +212,28 @@ func (h *fileHandler) Copy(ctx context.Context, req *sandbox.CopyFileRequest) er
 // ChangeMode changes the permissions of a file.
 func (h *fileHandler) ChangeMode(ctx context.Context, req *sandbox.ChangeModeRequest) error {
 	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Chmod(ctx, req.Path, sandboxfs.Perm(uint32(req.Mode))) })
+}
+
+// Attributes reads the extended attributes of a file.
+func (h *fileHandler) Attributes(ctx context.Context, req *sandbox.FileRequest) (*sandbox.FileAttributes, error) {
+	f, err := h.files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return nil, err
+	}
+	attrs, err := f.Attrs(ctx, req.Path)
+	if err != nil {
+		return nil, fileError(err)
+	}
+	return &sandbox.FileAttributes{Attributes: fileAttributes(attrs)}, nil
+}
+
+// SetAttribute sets or removes an extended attribute of a file.
+func (h *fileHandler) SetAttribute(ctx context.Context, req *sandbox.SetAttributeRequest) error {
+	v := append([]byte{}, req.Value...)
+	if value(req.Remove) {
+		v = nil
+	}
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.SetAttr(ctx, req.Path, req.Name, v) })
 }
 
 var fileChanges = map[sandboxfs.Change]sandbox.FileChange{

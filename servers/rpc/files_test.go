@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,17 +57,55 @@ func (f *hostFS) Stat(_ context.Context, path string) (sandboxfs.Info, error) {
 	return hostInfo(i), nil
 }
 
-func (f *hostFS) List(_ context.Context, path, after string, limit int) (list []sandboxfs.Info, more bool, err error) {
+func (f *hostFS) List(ctx context.Context, path string, o sandboxfs.ListOptions) (list []sandboxfs.Info, more bool, err error) {
 	all, err := os.ReadDir(f.at(path))
 	for _, e := range all {
-		if i, err := e.Info(); err == nil && e.Name() > after {
-			list = append(list, hostInfo(i))
+		if i, err := e.Info(); err == nil && e.Name() > o.After {
+			info := hostInfo(i)
+			if o.Attrs {
+				info.Attrs, _ = f.Attrs(ctx, filepath.Join(path, e.Name()))
+			}
+			list = append(list, info)
 		}
 	}
-	if limit > 0 && len(list) > limit {
-		return list[:limit], true, nil
+	if o.Limit > 0 && len(list) > o.Limit {
+		return list[:o.Limit], true, nil
 	}
 	return list, false, hostError(err)
+}
+
+// hostAttrs are attributes by path. Not every file system of a host has them.
+var hostAttrs = struct {
+	sync.Mutex
+	of map[string]map[string][]byte
+}{of: map[string]map[string][]byte{}}
+
+func (f *hostFS) Attrs(ctx context.Context, path string) (map[string][]byte, error) {
+	if _, err := f.Stat(ctx, path); err != nil {
+		return nil, err
+	}
+	hostAttrs.Lock()
+	defer hostAttrs.Unlock()
+	return maps.Clone(hostAttrs.of[f.at(path)]), nil
+}
+
+func (f *hostFS) SetAttr(ctx context.Context, path, name string, value []byte) error {
+	if _, err := f.Stat(ctx, path); err != nil {
+		return err
+	}
+	hostAttrs.Lock()
+	defer hostAttrs.Unlock()
+	attrs := maps.Clone(hostAttrs.of[f.at(path)])
+	if value == nil {
+		delete(attrs, name)
+	} else {
+		if attrs == nil {
+			attrs = map[string][]byte{}
+		}
+		attrs[name] = value
+	}
+	hostAttrs.of[f.at(path)] = attrs
+	return nil
 }
 
 type hostReader struct {
@@ -262,6 +302,30 @@ func TestFiles(t *testing.T) {
 	if err != nil || len(l.Files) != 1 || l.Files[0].Name != "big" || !l.More {
 		t.Errorf("%+v, %v", l, err)
 	}
+	t.Run("attributes", func(t *testing.T) {
+		for name, value := range map[string]string{"origin": "here", "empty": "", "other": "thing"} {
+			e.must(e.fileCalls.SetAttribute(e.ctx(), &sandbox.SetAttributeRequest{Sandbox: sb, Path: "small", Name: name, Value: []byte(value)}))
+		}
+		e.must(e.fileCalls.SetAttribute(e.ctx(), &sandbox.SetAttributeRequest{Sandbox: sb, Path: "small", Name: "other", Remove: ptr(true)}))
+		want := "[{empty []} {origin [104 101 114 101]}]"
+		a, err := e.fileCalls.Attributes(e.ctx(), &sandbox.FileRequest{Sandbox: sb, Path: "small"})
+		if err != nil || fmt.Sprint(a.Attributes) != want {
+			t.Errorf("%v, %v", a, err)
+		}
+		l, err := e.fileCalls.List(e.ctx(), &sandbox.ListFilesRequest{Sandbox: sb, Path: ".", Attributes: ptr(true)})
+		if err != nil || len(l.Files) != 2 || l.Files[0].Attributes != nil || fmt.Sprint(l.Files[1].Attributes) != want {
+			t.Errorf("%+v, %v", l, err)
+		}
+		if l, err = e.fileCalls.List(e.ctx(), &sandbox.ListFilesRequest{Sandbox: sb, Path: "."}); err != nil || l.Files[1].Attributes != nil {
+			t.Errorf("%+v, %v", l, err)
+		}
+		_, err = e.fileCalls.Attributes(e.ctx(), &sandbox.FileRequest{Sandbox: sb, Path: "none"})
+		e.class("attributes of a missing file", err, errs.NotFound)
+		for name, size := range map[string]int{"": 1, strings.Repeat("n", 201): 1, "big": 32<<10 + 1} {
+			err = e.fileCalls.SetAttribute(e.ctx(), &sandbox.SetAttributeRequest{Sandbox: sb, Path: "small", Name: name, Value: make([]byte, size)})
+			e.class("an attribute", err, errs.InvalidArgument)
+		}
+	})
 	t.Run("refused", func(t *testing.T) {
 		_, _, err := e.get(&sandbox.ReadFileRequest{Sandbox: sb, Path: "none"})
 		e.class("a missing file", err, errs.NotFound)

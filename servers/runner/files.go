@@ -32,7 +32,19 @@ func fileInfo(i *sandbox.FileInfo) sandboxfs.Info {
 	case sandbox.FileTypeOther:
 		mode |= fs.ModeIrregular
 	}
-	return sandboxfs.Info{Name: i.Name, Mode: mode, Size: i.SizeBytes, ModTime: i.ModifiedAt, UID: int(i.UID), GID: int(i.GID), Target: i.Target}
+	info := sandboxfs.Info{Name: i.Name, Mode: mode, Size: i.SizeBytes, ModTime: i.ModifiedAt, UID: int(i.UID), GID: int(i.GID), Target: i.Target}
+	if len(i.Attributes) > 0 {
+		info.Attrs = fileAttrs(i.Attributes)
+	}
+	return info
+}
+
+func fileAttrs(list []sandbox.FileAttribute) map[string][]byte {
+	attrs := map[string][]byte{}
+	for _, a := range list {
+		attrs[a.Name] = a.Value
+	}
+	return attrs
 }
 
 func (f *files) request(path string) *sandbox.FileRequest {
@@ -173,8 +185,10 @@ func (f *files) Stat(ctx context.Context, path string) (sandboxfs.Info, error) {
 }
 
 // List implements sandboxfs.FS.
-func (f *files) List(ctx context.Context, path, after string, limit int) ([]sandboxfs.Info, bool, error) {
-	resp, err := f.c.List(ctx, &sandbox.ListFilesRequest{Sandbox: f.sid, Path: path, User: f.user, After: after, Limit: optional(int64(min(limit, 1024)))})
+func (f *files) List(ctx context.Context, path string, o sandboxfs.ListOptions) ([]sandboxfs.Info, bool, error) {
+	resp, err := f.c.List(ctx, &sandbox.ListFilesRequest{
+		Sandbox: f.sid, Path: path, User: f.user, After: o.After, Limit: optional(int64(min(o.Limit, 1024))), Attributes: optional(o.Attrs),
+	})
 	if err != nil {
 		return nil, false, err
 	}
@@ -283,12 +297,16 @@ func (w *watcher) Close() error {
 	return nil
 }
 
-// Attrs implements sandboxfs.FS. No face reads attributes.
-func (f *files) Attrs(context.Context, string) (map[string][]byte, error) {
-	return nil, errs.New(errs.Unimplemented, "extended attributes of files on a runner")
+// Attrs implements sandboxfs.FS.
+func (f *files) Attrs(ctx context.Context, path string) (map[string][]byte, error) {
+	resp, err := f.c.Attributes(ctx, f.request(path))
+	if err != nil {
+		return nil, err
+	}
+	return fileAttrs(resp.Attributes), nil
 }
 
 // SetAttr implements sandboxfs.FS.
-func (f *files) SetAttr(context.Context, string, string, []byte) error {
-	return errs.New(errs.Unimplemented, "extended attributes of files on a runner")
+func (f *files) SetAttr(ctx context.Context, path, name string, value []byte) error {
+	return f.c.SetAttribute(ctx, &sandbox.SetAttributeRequest{Sandbox: f.sid, Path: path, User: f.user, Name: name, Value: value, Remove: optional(value == nil)})
 }

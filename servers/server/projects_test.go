@@ -277,7 +277,11 @@ var answers = map[string]answer{
 	"sandbox.Files/Move":          bySandbox(func(x *tenant) any { return &sandbox.MoveFileRequest{Sandbox: x.sandbox.GetID(), Path: "/a", To: "/b"} }),
 	"sandbox.Files/Copy":          bySandbox(func(x *tenant) any { return &sandbox.CopyFileRequest{Sandbox: x.sandbox.GetID(), Path: "/a", To: "/b"} }),
 	"sandbox.Files/ChangeMode":    bySandbox(func(x *tenant) any { return &sandbox.ChangeModeRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
-	"sandbox.Files/Watch":         bySandbox(func(x *tenant) any { return &sandbox.WatchFilesRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+	"sandbox.Files/Attributes":    fileRequest,
+	"sandbox.Files/SetAttribute": bySandbox(func(x *tenant) any {
+		return &sandbox.SetAttributeRequest{Sandbox: x.sandbox.GetID(), Path: "/", Name: "n"}
+	}),
+	"sandbox.Files/Watch": bySandbox(func(x *tenant) any { return &sandbox.WatchFilesRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
 
 	"execution.Executions/Submit": byApp(func(p, _ string) *execution.SubmitRequest { return &execution.SubmitRequest{Project: p} }),
 	"execution.Executions/SubmitBatch": byApp(func(p, _ string) *execution.SubmitBatchRequest {

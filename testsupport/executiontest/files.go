@@ -55,7 +55,7 @@ func testFiles(t *testing.T, e *Env) {
 			t.Errorf("32 of 16 MiB: %v", err)
 		}
 		wait.For(t, "the room is free again", func() bool { return put("/home/app/medium", make([]byte, 4<<20)) == nil })
-		if l, more, err := f.List(t.Context(), "/home/app", "", 0); len(l) != 2 || more || err != nil {
+		if l, more, err := f.List(t.Context(), "/home/app", sandboxfs.ListOptions{}); len(l) != 2 || more || err != nil {
 			t.Errorf("%+v, %v, %v", l, more, err)
 		}
 		if _, err := d.Files("unknown", sandboxfs.View{}).Stat(t.Context(), "/"); !errs.Is(err, errs.NotFound) {
