@@ -42,8 +42,8 @@ import (
 )
 
 // envdVersion is the version of E2B's agent whose features are served. From
-// 0.6.2 on clients expect metadata of files.
-const envdVersion = "0.5.7"
+// 0.6.3 on clients expect that events of a watch describe the file.
+const envdVersion = "0.6.2"
 
 // Ports by which clients name the services of a sandbox.
 const (

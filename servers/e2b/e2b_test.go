@@ -3,8 +3,10 @@ package e2b
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -43,6 +45,30 @@ func TestTokenOpensItsSandboxOnly(t *testing.T) {
 	}
 	if _, err := New(Config{Key: []byte("short")}); !errs.Is(err, errs.InvalidArgument) {
 		t.Errorf("a short key: %v", err)
+	}
+}
+
+func TestMetadataOfAnUpload(t *testing.T) {
+	h := http.Header{}
+	h.Set("X-Metadata-Author", "A b")
+	h.Add("X-Metadata-Author", "second")
+	h.Set("x-metadata-Empty", "")
+	h.Set("X-Metadata-", "no key")
+	h.Set("Content-Type", "text/plain")
+	if m, err := uploadMetadata(h); err != nil || !maps.Equal(m, map[string]string{"author": "A b", "empty": ""}) {
+		t.Errorf("%q, %v", m, err)
+	}
+	many := http.Header{}
+	for i := range maxMetadata + 1 {
+		many.Set(fmt.Sprintf("X-Metadata-K%d", i), "v")
+	}
+	for what, h := range map[string]http.Header{
+		"a long key": {"X-Metadata-" + strings.Repeat("k", maxMetadataKey+1): {"v"}}, "a line": {"X-Metadata-K": {"a\nb"}},
+		"no ASCII": {"X-Metadata-K": {"\xc3\xa4"}}, "a long value": {"X-Metadata-K": {strings.Repeat("v", maxMetadataBytes)}}, "many keys": many,
+	} {
+		if m, err := uploadMetadata(h); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("%s: %q, %v", what, m, err)
+		}
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"path"
 	"strconv"
-	"strings"
 	"time"
 
 	"miren.dev/runtime/api/id"
@@ -160,9 +159,10 @@ func (g *guest) send(ctx context.Context, w http.ResponseWriter, p string) error
 
 // written describes a file that was written.
 type written struct {
-	Name string `json:"name"`
-	Type string `json:"type"`
-	Path string `json:"path"`
+	Name     string            `json:"name"`
+	Type     string            `json:"type"`
+	Path     string            `json:"path"`
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // upload writes the files of a request: one in the body, or the parts "file" of a form,
@@ -182,10 +182,9 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *guest) receive(r *http.Request) ([]written, error) {
-	for name := range r.Header {
-		if strings.HasPrefix(name, "X-Metadata-") {
-			return nil, missing("metadata of files (" + name + ")")
-		}
+	metadata, err := uploadMetadata(r.Header)
+	if err != nil {
+		return nil, err
 	}
 	body, err := plainBody(r)
 	if err != nil {
@@ -197,7 +196,7 @@ func (g *guest) receive(r *http.Request) ([]written, error) {
 		if to == "" {
 			return nil, errs.New(errs.InvalidArgument, "path is missing")
 		}
-		f, err := g.write(r.Context(), to, r.Body)
+		f, err := g.write(r.Context(), to, r.Body, metadata)
 		return []written{f}, err
 	}
 	parts, err := r.MultipartReader()
@@ -225,7 +224,7 @@ func (g *guest) receive(r *http.Request) ([]written, error) {
 		if p == "" {
 			return nil, errs.New(errs.InvalidArgument, "a part of the form has no file name")
 		}
-		f, err := g.write(r.Context(), p, part)
+		f, err := g.write(r.Context(), p, part, metadata)
 		if err != nil {
 			return nil, err
 		}
@@ -233,8 +232,8 @@ func (g *guest) receive(r *http.Request) ([]written, error) {
 	}
 }
 
-// write writes a file.
-func (g *guest) write(ctx context.Context, p string, from io.Reader) (written, error) {
+// write writes a file, whose metadata replaces that of the file that was there.
+func (g *guest) write(ctx context.Context, p string, from io.Reader, metadata map[string]string) (written, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // a file that is not complete is removed
 	p = g.path(p)
@@ -256,7 +255,10 @@ func (g *guest) write(ctx context.Context, p string, from io.Reader) (written, e
 	if _, rerr := st.Recv(); rerr != nil {
 		return written{}, rerr
 	}
-	return written{path.Base(p), "file", p}, err
+	if err == nil {
+		err = g.setMetadata(ctx, p, metadata)
+	}
+	return written{path.Base(p), "file", p, metadata}, err
 }
 
 // content remembers the error of a reader.

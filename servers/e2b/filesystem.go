@@ -19,16 +19,17 @@ import (
 
 // entry describes a file.
 type entry struct {
-	Name          string    `json:"name"`
-	Type          string    `json:"type"`
-	Path          string    `json:"path"`
-	Size          int64     `json:"size,string"`
-	Mode          int64     `json:"mode"`
-	Permissions   string    `json:"permissions"`
-	Owner         string    `json:"owner"`
-	Group         string    `json:"group"`
-	ModifiedTime  time.Time `json:"modifiedTime"`
-	SymlinkTarget *string   `json:"symlinkTarget,omitempty"`
+	Name          string            `json:"name"`
+	Type          string            `json:"type"`
+	Path          string            `json:"path"`
+	Size          int64             `json:"size,string"`
+	Mode          int64             `json:"mode"`
+	Permissions   string            `json:"permissions"`
+	Owner         string            `json:"owner"`
+	Group         string            `json:"group"`
+	ModifiedTime  time.Time         `json:"modifiedTime"`
+	SymlinkTarget *string           `json:"symlinkTarget,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
 }
 
 type entryAnswer struct {
@@ -49,6 +50,7 @@ func (s *Server) entry(ctx context.Context, g *guest, dir string, i *sandbox.Fil
 	e := entry{
 		Name: i.Name, Type: fileTypes[i.Type], Path: path.Join(dir, i.Name), Size: i.SizeBytes, Mode: i.Mode & 0o777,
 		Permissions: (fs.FileMode(i.Mode&0o777) | modeBits[i.Type]).String(), Owner: o.user(i.UID), Group: o.group(i.GID), ModifiedTime: i.ModifiedAt,
+		Metadata: fileMetadata(i.Attributes),
 	}
 	if i.Type == sandbox.FileTypeSymlink {
 		e.SymlinkTarget = &i.Target
@@ -71,6 +73,9 @@ func (s *Server) describeFile(ctx context.Context, g *guest, p string) (*entryAn
 	if err != nil {
 		return nil, err
 	}
+	if i.Attributes, err = g.attributes(ctx, p, i.Type); err != nil {
+		return nil, err
+	}
 	return &entryAnswer{s.entry(ctx, g, path.Dir(p), i)}, nil
 }
 
@@ -84,8 +89,9 @@ const maxListed = 100_000
 func (s *Server) listDir(ctx context.Context, g *guest, q *pathRequest) (any, error) {
 	entries := []entry{}
 	var walk func(dir string, depth int) error
+	yes := true
 	walk = func(dir string, depth int) error {
-		req := &sandbox.ListFilesRequest{Sandbox: g.sb.GetID(), Path: dir, User: g.user}
+		req := &sandbox.ListFilesRequest{Sandbox: g.sb.GetID(), Path: dir, User: g.user, Attributes: &yes}
 		for {
 			page, err := g.files.List(ctx, req)
 			if err != nil {

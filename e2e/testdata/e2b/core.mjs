@@ -84,6 +84,22 @@ try {
   await box.files.write('/root/r', 'x', { user: 'root' })
   assert.equal((await box.files.getInfo('/root/r', { user: 'root' })).owner, 'root')
 
+  // Metadata of files, by both ways of uploading. Keys become lower case.
+  const about = { author: 'A b', Purpose: 'x=1; "y"', empty: '' }
+  const stored = { author: 'A b', purpose: 'x=1; "y"', empty: '' }
+  assert.deepEqual((await box.files.write('m/1', 'one', { metadata: about })).metadata, stored)
+  assert.deepEqual((await box.files.write('m/2', 'two', { metadata: about, gzip: true })).metadata, stored)
+  await box.files.write([{ path: 'm/3', data: '3' }, { path: 'm/4', data: '4' }], { metadata: { n: 'many' } })
+  assert.deepEqual({ ...(await box.files.getInfo('m/1')).metadata }, stored)
+  assert.deepEqual({ ...(await box.files.rename('m/1', 'm/5')).metadata }, stored)
+  await box.commands.run(`python3 -c 'import os; os.setxattr("m/5", "user.e2b.by", b"process"); os.setxattr("m/5", "user.other", b"-")'`)
+  assert.equal((await box.files.write('m/2', 'again')).metadata, undefined)
+  assert.deepEqual((await box.files.list('m')).map((e) => [e.name, { ...e.metadata }]),
+    [['2', {}], ['3', { n: 'many' }], ['4', { n: 'many' }], ['5', { ...stored, by: 'process' }]])
+  await assert.rejects(box.files.write('m/6', '', { metadata: { ['k'.repeat(129)]: '' } }), (e) => e.message.includes('129 bytes'))
+  await assert.rejects(box.files.write('m/6', '', { metadata: { ä: '' } }), (e) => e.name === 'InvalidArgumentError')
+  assert.equal(await box.files.exists('m/6'), false)
+
   // Signed URLs.
   const url = await box.downloadUrl('d/z', { useSignatureExpiration: 60 })
   assert.equal(await (await fetch(url)).text(), 'zipped')
@@ -174,6 +190,7 @@ try {
   await assert.rejects(box.commands.run('true'), (e) => e.name === 'SandboxNotFoundError')
   const again = await Sandbox.connect(box.sandboxId, { timeoutMs: 120_000 })
   assert.equal(await again.files.read('/tmp/kept'), 'kept\n')
+  assert.equal((await again.files.getInfo('m/5')).metadata.by, 'process')
   const resumed = await again.commands.connect(kept.pid)
   await again.commands.sendStdin(kept.pid, 'word\n')
   assert.equal((await resumed.wait()).stdout, 'got word\n')

@@ -69,6 +69,13 @@ try:
     assert box.files.make_dir("d/e") and not box.files.make_dir("d/e")
     assert box.files.rename("d/1", "d/e/one").path == "/home/user/d/e/one"
     assert [f.name for f in box.files.list("d")] == ["2", "e"]
+    about, stored = {"author": "A b", "Purpose": "x=1"}, {"author": "A b", "purpose": "x=1"}
+    assert box.files.write("m/1", "one", metadata=about).metadata == stored
+    assert [f.metadata for f in box.files.write_files([{"path": "m/2", "data": "2"}, {"path": "m/3", "data": b"3"}], metadata=about)] == [stored] * 2
+    assert box.files.get_info("m/1").metadata == stored
+    assert box.files.rename("m/1", "m/4").metadata == stored
+    box.files.write("m/2", "again")
+    assert [(f.name, f.metadata) for f in box.files.list("m")] == [("2", None), ("3", stored), ("4", stored)]
     box.files.remove("d/2")
     assert not box.files.exists("d/2")
     raises(NotFoundException, box.files.read, "nothing")
