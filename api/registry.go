@@ -9,6 +9,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
@@ -21,7 +22,7 @@ import (
 // Kinds returns every kind, by name. The descriptors are shared; do not
 // change them.
 func Kinds() []*schema.Kind {
-	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, disk.Kinds, execution.Kinds, secret.Kinds, webhook.Kinds)
+	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, disk.Kinds, event.Kinds, execution.Kinds, secret.Kinds, webhook.Kinds)
 	slices.SortFunc(all, func(a, b *schema.Kind) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

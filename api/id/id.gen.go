@@ -74,6 +74,12 @@ type DiskSnapshot string
 // NewDiskSnapshot returns a fresh random id.
 func NewDiskSnapshot() DiskSnapshot { return DiskSnapshot(schema.NewID("dsnap")) }
 
+// Event is the id of an entity of kind event ("evt-" and 16 characters).
+type Event string
+
+// NewEvent returns a fresh random id.
+func NewEvent() Event { return Event(schema.NewID("evt")) }
+
 // Execution is the id of an entity of kind execution ("exec-" and 16 characters).
 type Execution string
 

@@ -585,11 +585,14 @@ type WebhookFeedStatus struct {
 	Revision int64 `cbor:"2,keyasint" json:"revision"`
 	// Time at which that was written.
 	ChangedAt *time.Time `cbor:"3,keyasint,omitempty" json:"changed_at,omitempty"`
+	// Events that were made. (default 0)
+	Events int64 `cbor:"4,keyasint" json:"events"`
 }
 
 // SetDefaults sets every field that has a default.
 func (x *WebhookFeedStatus) SetDefaults() {
 	x.Revision = 0
+	x.Events = 0
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -619,6 +622,7 @@ const (
 	WebhookFeedAttrEpoch     = "status.epoch"
 	WebhookFeedAttrRevision  = "status.revision"
 	WebhookFeedAttrChangedAt = "status.changed_at"
+	WebhookFeedAttrEvents    = "status.events"
 )
 
 // NewWebhookFeed returns a webhook_feed with every default applied.
@@ -675,6 +679,7 @@ var WebhookFeedKind = &schema.Kind{
 		{Path: "status.epoch", Number: 1, Type: "string", Doc: "Epoch of the store."},
 		{Path: "status.revision", Number: 2, Type: "int", Doc: "Revision up to which all events were made.", Default: "0"},
 		{Path: "status.changed_at", Number: 3, Type: "time", Doc: "Time at which that was written."},
+		{Path: "status.events", Number: 4, Type: "int", Doc: "Events that were made.", Default: "0"},
 	},
 	Columns: []schema.Column{
 		{Title: "REVISION", Value: func(obj schema.Object, _ time.Time) string {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/controllers/kit"
@@ -225,6 +226,29 @@ func (e *env) deliveries(w *webhook.Webhook) []*webhook.WebhookDelivery {
 	all, _, err := entity.List[webhook.WebhookDelivery](e.Context(), e.store, entity.Where(webhook.WebhookDeliveryAttrWebhook, w.GetID()))
 	if err != nil {
 		e.Fatal(err)
+	}
+	return all
+}
+
+// history returns the events of the project, oldest first. It fails if their numbers
+// have gaps, or an event is there twice.
+func (e *env) history() []*event.Event {
+	e.Helper()
+	all, _, err := entity.List[event.Event](e.Context(), e.store, entity.Query{
+		Project: e.project, Order: &entity.Order{Index: event.EventIndexOldest.Name, Equal: [][]byte{schema.EncodeIndexString(string(e.project))}},
+	})
+	if err != nil {
+		e.Fatal(err)
+	}
+	states := map[string]bool{}
+	for i, x := range all {
+		if want := all[0].Spec.Number + int64(i); x.Spec.Number != want {
+			e.Errorf("event %s has number %d, want %d", x.ID, x.Spec.Number, want)
+		}
+		states[string(x.ID)] = true
+	}
+	if len(states) != len(all) {
+		e.Errorf("%d events, %d different ones", len(all), len(states))
 	}
 	return all
 }

@@ -1,22 +1,22 @@
 // Package webhook makes events of what changes in the store, and delivers them to
 // the webhooks of their projects.
 //
-//	change log -> Feed -> webhook_delivery -> Sender -> receiver
+//	change log -> Feed -> event + webhook_delivery -> Sender -> receiver
 //
 // # No event is lost, none is made twice
 //
 // Feed follows the change log of the store, in its order and without gaps. It writes
-// the deliveries of some changes and how far it has come (webhook_feed) in one
-// transaction, so a server that is killed goes on where it was. The id of an event
-// depends on the entity and its state alone, and the key of a delivery is unique: when
-// the position is gone from the log (compacted, or a store that was restored), Feed
-// makes the events of all present states, and those that exist are refused. Events
-// much older than the position were made before, and their deliveries may be gone:
-// they are not made again. The end of a sandbox is an exception while the log is
-// followed, for a node that was cut off tells of it late.
+// the events of some changes, their deliveries, and how far it has come (webhook_feed)
+// in one transaction, so a server that is killed goes on where it was. The id of an
+// event depends on the entity and its state alone: when the position is gone from the
+// log (compacted, or a store that was restored), Feed makes the events of all present
+// states, and those that exist are refused. Events much older than the position were
+// made before, and may be deleted: they are not made again. The end of a sandbox is an
+// exception while the log is followed, for a node that was cut off tells of it late.
 //
 // Several servers may follow the same log. The position has one writer at a time; the
-// others read it again and stay behind it.
+// others read it again and stay behind it. So the events of a project are numbered
+// without gaps (domain/events). Expirer deletes the oldest.
 //
 // # Deliveries
 //
@@ -25,7 +25,7 @@
 // server that is killed in between leaves a claim that ends by itself: the receiver may
 // get that request again, with the same id. Deliveries are in no order.
 //
-// In: sandbox, execution, snapshot, template_version, deployment, webhook. Out:
+// In: sandbox, execution, snapshot, template_version, deployment, webhook. Out: event,
 // webhook_delivery, webhook_feed, webhook.status; spec.disabled of a webhook whose
 // receiver answers 410 Gone.
 package webhook
@@ -39,11 +39,13 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
@@ -59,18 +61,19 @@ const (
 	// feedBehind that of one that met another server.
 	feedRetry  = time.Second
 	feedBehind = 3 * time.Second
-	// positionEvery is how often the position is written while no delivery is made.
+	// positionEvery is how often the position is written while no event is made.
 	positionEvery = time.Minute
 	// overlap is how much older than the position an event may be that is made again.
 	overlap = time.Hour
-	// maxBatch bounds the deliveries of one transaction.
-	maxBatch = 200
+	// maxBatch is how many entities a transaction creates, about: one event and its
+	// deliveries are not divided. etcd permits some 120.
+	maxBatch = 50
 )
 
 // sources are the kinds whose changes are events.
 var sources = []*schema.Kind{sandbox.SandboxKind, execution.ExecutionKind, sandbox.SnapshotKind, sandbox.TemplateVersionKind, app.DeploymentKind}
 
-// Feed makes deliveries of changes.
+// Feed makes events of changes, and their deliveries.
 type Feed struct {
 	Store     entity.Store
 	Informers *informer.Set // in which it counts deliveries that wait
@@ -80,6 +83,7 @@ type Feed struct {
 	pos        *webhook.WebhookFeed
 	webhooks   map[schema.ID]*webhook.Webhook
 	made       map[schema.ID]string // last event of an entity that was made by this run
+	numbers    map[schema.ID]int64  // number of the newest event of a project, if it is known
 	since      time.Time            // events from before it are not made again
 }
 
@@ -90,8 +94,8 @@ func (f *Feed) Controller() kit.Controller {
 		Name: "webhook-feed", Reconcile: func(context.Context, schema.ID) (time.Duration, error) { return 0, nil },
 		Watches: []kit.Source{kit.Func(func(ctx context.Context, _ func(schema.ID)) { f.run(ctx) })},
 		Access: kit.Access{
-			Reads:   append(slices.Clone(sources), webhook.WebhookKind, webhook.WebhookDeliveryKind, webhook.WebhookFeedKind),
-			Creates: []*schema.Kind{webhook.WebhookDeliveryKind, webhook.WebhookFeedKind},
+			Reads:   append(slices.Clone(sources), event.EventKind, webhook.WebhookKind, webhook.WebhookDeliveryKind, webhook.WebhookFeedKind),
+			Creates: []*schema.Kind{event.EventKind, webhook.WebhookDeliveryKind, webhook.WebhookFeedKind},
 			Owns:    kit.Fields(webhook.WebhookFeedKind, "status"),
 		},
 	}
@@ -105,7 +109,7 @@ func (f *Feed) run(ctx context.Context) {
 		if errs.Is(err, errs.Conflict) {
 			wait = feedBehind
 		} else if err != nil && ctx.Err() == nil {
-			f.Logger.Warn("follow changes for webhooks again", "error", err)
+			f.Logger.Warn("follow changes for events again", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -125,7 +129,7 @@ func (f *Feed) follow(ctx context.Context) error {
 	if !errs.Is(err, errs.Compacted) {
 		return err
 	}
-	f.Logger.Info("changes for webhooks are gone from the log: every entity is read", "revision", token.Revision)
+	f.Logger.Info("changes for events are gone from the log: every entity is read", "revision", token.Revision)
 	if token, err = f.relist(ctx); err != nil {
 		return err
 	}
@@ -134,7 +138,7 @@ func (f *Feed) follow(ctx context.Context) error {
 
 // load reads the position, and makes that of now in a store that has none.
 func (f *Feed) load(ctx context.Context) error {
-	f.made = map[schema.ID]string{}
+	f.made, f.numbers = map[schema.ID]string{}, map[schema.ID]int64{}
 	pos, err := entity.ByName[webhook.WebhookFeed](ctx, f.Store, "", feedName)
 	if errs.Is(err, errs.NotFound) {
 		pos, err = f.begin(ctx)
@@ -175,7 +179,7 @@ func (f *Feed) setPosition(pos *webhook.WebhookFeed, t schema.Token) {
 
 // watch makes the events of the changes after a token.
 func (f *Feed) watch(ctx context.Context, from schema.Token) error {
-	w, err := f.Store.Watch(ctx, entity.WatchQuery{Kinds: append(slices.Clone(webhooks.Kinds), webhook.KindWebhook), From: from})
+	w, err := f.Store.Watch(ctx, entity.WatchQuery{Kinds: append(slices.Clone(events.Kinds), webhook.KindWebhook), From: from})
 	if err != nil {
 		return err
 	}
@@ -204,7 +208,7 @@ func (f *Feed) watch(ctx context.Context, from schema.Token) error {
 func (f *Feed) relist(ctx context.Context) (schema.Token, error) {
 	var token schema.Token
 	b := batch{made: map[schema.ID]string{}, states: true}
-	for i, kind := range webhooks.Kinds {
+	for i, kind := range events.Kinds {
 		q := entity.Query{Kind: kind}
 		for more := true; more; more = q.Cursor != "" {
 			page, err := f.Store.List(ctx, q)
@@ -225,11 +229,17 @@ func (f *Feed) relist(ctx context.Context) (schema.Token, error) {
 	return token, f.commit(ctx, &b, token)
 }
 
+// item is an event and its deliveries, which are written together.
+type item struct {
+	event      *event.Event
+	deliveries []*webhook.WebhookDelivery
+}
+
 // batch is what some changes make.
 type batch struct {
-	deliveries []*webhook.WebhookDelivery
-	made       map[schema.ID]string
-	states     bool // all present states, and not changes
+	items  []item
+	made   map[schema.ID]string
+	states bool // all present states, and not changes
 }
 
 // change adds to b what a change makes.
@@ -253,16 +263,21 @@ func (f *Feed) change(c *entity.Event, b *batch) error {
 		return err
 	}
 	if e != nil && f.made[eid] != e.ID && b.made[eid] != e.ID && (e.At.After(f.since) || e.Ends && !b.states) {
+		made := item{}
+		if made.event, err = e.Entity(); err != nil {
+			return err
+		}
 		for _, w := range f.webhooks {
 			if w.Project != e.Project || !webhooks.Matches(w, e.Type) || c.Record.Revision <= w.CreateRevision {
 				continue
 			}
-			d, err := e.Delivery(w)
+			d, err := webhooks.Delivery(e, w)
 			if err != nil {
 				return err
 			}
-			b.deliveries = append(b.deliveries, d)
+			made.deliveries = append(made.deliveries, d)
 		}
+		b.items = append(b.items, made)
 	}
 	if e != nil {
 		b.made[eid] = e.ID
@@ -274,7 +289,7 @@ func (f *Feed) change(c *entity.Event, b *batch) error {
 }
 
 // eventOf returns the event that a change makes, if any.
-func eventOf(c *entity.Event) (*webhooks.Event, error) {
+func eventOf(c *entity.Event) (*events.Event, error) {
 	i := slices.IndexFunc(sources, func(k *schema.Kind) bool { return k.Name == c.Record.Kind })
 	if i < 0 {
 		return nil, errs.New(errs.Internal, "a change of %s, which was not asked for", c.Record.Kind)
@@ -284,31 +299,32 @@ func eventOf(c *entity.Event) (*webhooks.Event, error) {
 		return nil, err
 	}
 	if c.Type == entity.EventDelete {
-		return webhooks.EventOfDeleted(o), nil
+		return events.OfDeleted(o), nil
 	}
-	return webhooks.EventOf(o), nil
+	return events.Of(o), nil
 }
 
 // commit writes what changes up to a token made, and the position. Nothing of b
 // counts as made if it fails.
 func (f *Feed) commit(ctx context.Context, b *batch, token schema.Token) error {
 	due := f.pos.Status.ChangedAt == nil || time.Since(*f.pos.Status.ChangedAt) > positionEvery
-	if len(b.deliveries) > 0 || due || b.states {
-		f.refuse(b.deliveries)
-		for chunk := range slices.Chunk(b.deliveries, maxBatch) {
-			if len(b.deliveries) > maxBatch { // the position moves with none of several
-				if err := f.write(ctx, chunk, nil); err != nil {
-					return err
-				}
+	if len(b.items) > 0 || due || b.states {
+		for rest := b.items; ; {
+			n, size := 0, 0
+			for n < len(rest) && size < maxBatch {
+				size += 1 + len(rest[n].deliveries)
+				n++
 			}
-		}
-		last := b.deliveries
-		if len(last) > maxBatch {
-			last = nil
-		}
-		f.setPosition(f.pos, token)
-		if err := f.write(ctx, last, f.pos); err != nil {
-			return err
+			last := n == len(rest)
+			if last { // the position moves with the last part
+				f.setPosition(f.pos, token)
+			}
+			if err := f.write(ctx, rest[:n]); err != nil {
+				return err
+			}
+			if rest = rest[n:]; last {
+				break
+			}
 		}
 	}
 	maps.Copy(f.made, b.made)
@@ -316,7 +332,7 @@ func (f *Feed) commit(ctx context.Context, b *batch, token schema.Token) error {
 	return nil
 }
 
-// refuse gives up deliveries of webhooks of which too many wait.
+// refuse gives up the deliveries of webhooks of which too many wait.
 func (f *Feed) refuse(list []*webhook.WebhookDelivery) {
 	for _, d := range list {
 		if f.deliveries.pending(d.Spec.Webhook) >= webhook.MaxPending {
@@ -326,50 +342,95 @@ func (f *Feed) refuse(list []*webhook.WebhookDelivery) {
 	}
 }
 
-// write creates deliveries, and writes the position if it is not nil. Deliveries
-// that exist, and those of webhooks that do not, are left out.
-func (f *Feed) write(ctx context.Context, list []*webhook.WebhookDelivery, pos *webhook.WebhookFeed) error {
+// write creates events and their deliveries, and writes the position. Those that
+// exist, and deliveries to webhooks that do not, are left out.
+func (f *Feed) write(ctx context.Context, items []item) error {
+	numbers := maps.Clone(f.numbers)
+	made := f.pos.Status.Events
 	for checked := false; ; checked = true {
 		var ops []entity.Op
-		for _, d := range list {
-			op, err := entity.CreateOp(d)
-			if err != nil {
+		add := func(o schema.Object) error {
+			op, err := entity.CreateOp(o)
+			ops = append(ops, op)
+			return err
+		}
+		for _, it := range items {
+			if err := f.number(ctx, it.event); err != nil {
 				return err
 			}
-			ops = append(ops, op)
-		}
-		if pos != nil {
-			op, err := entity.UpdateStatusOp(pos)
-			if err != nil {
+			if err := add(it.event); err != nil {
 				return err
 			}
-			ops = append(ops, op)
+			f.refuse(it.deliveries)
+			for _, d := range it.deliveries {
+				if err := add(d); err != nil {
+					return err
+				}
+			}
 		}
-		if len(ops) == 0 {
-			return nil
+		// It changes each time, so that no other server numbers events meanwhile.
+		f.pos.Status.Events = made + int64(len(items))
+		op, err := entity.UpdateStatusOp(f.pos)
+		if err != nil {
+			return err
 		}
 		fault.Point("webhook", "events", fault.Before)
-		res, err := f.Store.Txn(ctx, entity.TxnRequest{Ops: ops})
+		res, err := f.Store.Txn(ctx, entity.TxnRequest{Ops: append(ops, op)})
 		if err == nil {
 			fault.Point("webhook", "events", fault.After)
-			if pos != nil {
-				pos.Meta = res.Records[len(res.Records)-1].Meta
-			}
+			f.pos.Meta = res.Records[len(ops)].Meta
 			return nil
 		}
 		if checked || !errs.Is(err, errs.AlreadyExists) && !errs.Is(err, errs.FailedPrecondition) {
 			return err
 		}
-		if list, err = f.missing(ctx, list); err != nil {
+		f.numbers = maps.Clone(numbers)
+		if items, err = f.missing(ctx, items); err != nil {
 			return err
 		}
 	}
 }
 
-// missing returns those of the deliveries that do not exist and whose webhook does.
-func (f *Feed) missing(ctx context.Context, list []*webhook.WebhookDelivery) ([]*webhook.WebhookDelivery, error) {
+// number gives an event the next number of its project.
+func (f *Feed) number(ctx context.Context, e *event.Event) error {
+	n, known := f.numbers[e.Project]
+	if !known {
+		var err error
+		if n, _, err = (&events.Service{Store: f.Store}).Newest(ctx, e.Project); err != nil {
+			return err
+		}
+	}
+	e.Spec.Number = n + 1
+	f.numbers[e.Project] = n + 1
+	return nil
+}
+
+// missing returns those of the items whose event does not exist, with the deliveries
+// that do not exist and whose webhook does.
+func (f *Feed) missing(ctx context.Context, items []item) ([]item, error) {
+	var out []item
+	seen := map[schema.ID]bool{}
+	for _, it := range items {
+		_, err := entity.Get[event.Event](ctx, f.Store, it.event.ID)
+		if err != nil && !errs.Is(err, errs.NotFound) {
+			return nil, err
+		}
+		if err == nil || seen[it.event.ID] {
+			continue
+		}
+		seen[it.event.ID] = true
+		if it.deliveries, err = f.missingDeliveries(ctx, it.deliveries); err != nil {
+			return nil, err
+		}
+		out = append(out, it)
+	}
+	return out, nil
+}
+
+// missingDeliveries returns those of the deliveries that do not exist and whose webhook
+// does.
+func (f *Feed) missingDeliveries(ctx context.Context, list []*webhook.WebhookDelivery) ([]*webhook.WebhookDelivery, error) {
 	var out []*webhook.WebhookDelivery
-	seen := map[string]bool{}
 	for _, d := range list {
 		if _, err := entity.Get[webhook.Webhook](ctx, f.Store, d.Spec.Webhook); errs.Is(err, errs.NotFound) {
 			continue
@@ -382,10 +443,9 @@ func (f *Feed) missing(ctx context.Context, list []*webhook.WebhookDelivery) ([]
 		if err != nil {
 			return nil, err
 		}
-		if len(page.Records) == 0 && !seen[d.Spec.Key] {
+		if len(page.Records) == 0 {
 			out = append(out, d)
 		}
-		seen[d.Spec.Key] = true
 	}
 	return out, nil
 }

@@ -11,6 +11,8 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/webhook"
+	"miren.dev/runtime/controllers/kit/kittest"
+	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -40,7 +42,7 @@ func TestDelivers(t *testing.T) {
 		e.check(1)
 		for _, d := range all {
 			var body struct {
-				Data webhooks.Data
+				Data events.Data
 			}
 			if err := json.Unmarshal([]byte(d.Spec.Payload), &body); err != nil || body.Data.ID != string(sb.ID) || strings.Contains(d.Spec.Payload, "hunter2") {
 				e.Errorf("%s, %v", d.Spec.Payload, err)
@@ -51,6 +53,16 @@ func TestDelivers(t *testing.T) {
 		e.mu.Unlock()
 		if want := []string{"sandbox.ended", "sandbox.paused", "sandbox.running", "sandbox.running"}; !slices.Equal(got, want) {
 			e.Errorf("events %v, want %v", got, want)
+		}
+		var kept []string
+		for _, x := range e.history() {
+			kept = append(kept, x.Spec.Type)
+			if x.Spec.Subject != string(sb.ID) || strings.Contains(x.Spec.Body, "hunter2") {
+				e.Errorf("%+v", x.Spec)
+			}
+		}
+		if want := []string{"sandbox.running", "sandbox.paused", "sandbox.running", "sandbox.ended"}; !slices.Equal(kept, want) {
+			e.Errorf("the history has %v, want %v", kept, want)
 		}
 		if n := len(e.deliveries(other)); n != 0 {
 			e.Errorf("%d deliveries that were not asked for", n)
@@ -88,8 +100,8 @@ func TestReceiverThatFailsHalfOfTheTime(t *testing.T) {
 	})
 }
 
-// Wherever a server dies, the next one delivers every event, each as one delivery.
-// Only a request whose answer was lost comes again, with its id.
+// Wherever a server dies, the next one makes every event once, and delivers it as one
+// delivery. Only a request whose answer was lost comes again, with its id.
 func TestDiesAfterEveryWrite(t *testing.T) {
 	stores(t, func(e *env) {
 		s := e.start(nil)
@@ -122,6 +134,15 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 			e.settled(w, 4, webhook.DeliveryPhaseDelivered)
 			next.stop()
 			e.check(2)
+			kept := e.history()
+			if len(kept) != 4*n {
+				e.Fatalf("after write %d: the history has %d events, want %d", n, len(kept), 4*n)
+			}
+			for i, want := range []string{"sandbox.running", "sandbox.paused", "sandbox.running", "sandbox.ended"} {
+				if x := kept[4*(n-1)+i]; x.Spec.Type != want || x.Spec.Subject != string(sb.ID) || e.accepted[string(x.ID)] == 0 {
+					e.Errorf("after write %d: event %d is %s of %s", n, i, x.Spec.Type, x.Spec.Subject)
+				}
+			}
 			if len(e.types) < 4 || len(e.accepted) != 4 {
 				e.Fatalf("after write %d: events %v", n, e.types)
 			}
@@ -188,6 +209,77 @@ func TestTwoServers(t *testing.T) {
 		}
 		e.settled(w, 20, webhook.DeliveryPhaseDelivered)
 		e.check(1)
+		if n := len(e.history()); n != 20 {
+			e.Errorf("the history has %d events", n)
+		}
+	})
+}
+
+// Many events at once, more than one transaction holds, without a webhook and with many.
+func TestManyEventsAtOnce(t *testing.T) {
+	stores(t, func(e *env) {
+		s := e.start(nil)
+		e.begun()
+		s.stop()
+		for i := range 10 {
+			e.hook(fmt.Sprintf("hook%d", i), "sandbox.*")
+		}
+		var ops []entity.Op
+		for range 3 * maxBatch {
+			sb := sandbox.NewSandbox()
+			sb.Project, sb.Spec.Template.Image, sb.Status.Phase = e.project, "image", sandbox.SandboxPhaseStopped
+			op, err := entity.CreateOp(sb)
+			if err != nil {
+				e.Fatal(err)
+			}
+			ops = append(ops, op)
+		}
+		if _, err := e.store.Txn(e.Context(), entity.TxnRequest{Ops: ops}); err != nil {
+			e.Fatal(err)
+		}
+		m := newMortal(e.store, 2)
+		s = e.start(m) // dies in the middle of them
+		wait.Receive(e, "the server dies", m.died)
+		s.stop()
+		if n := len(e.history()); n == 0 || n == len(ops) {
+			e.Errorf("%d events when the server died", n)
+		}
+		e.start(nil)
+		wait.For(e, "all events", func() bool { return len(e.history()) == len(ops) }, wait.Within(time.Minute))
+	})
+}
+
+// Old events go, and those beyond a number; the newest stays, and the next one has the
+// next number.
+func TestEventsExpire(t *testing.T) {
+	stores(t, func(e *env) {
+		s := e.start(nil)
+		e.begun()
+		for range 2*maxBatch + 3 {
+			e.sandbox(sandbox.SandboxPhaseStopped)
+		}
+		wait.For(e, "all events", func() bool { return len(e.history()) == 2*maxBatch+3 }, wait.Within(time.Minute))
+		x := &Expirer{Store: e.store, Keep: 3, For: time.Hour, Every: time.Nanosecond}
+		x.Store = kittest.Hold(e, e.store, x.Controller())
+		if _, err := x.Reconcile(e.Context(), e.project); err != nil {
+			e.Fatal(err)
+		}
+		if all := e.history(); len(all) != 3 || all[0].Spec.Number != 2*maxBatch+1 {
+			e.Errorf("%d events, the first is %+v", len(all), all[0].Spec)
+		}
+		x.For = time.Nanosecond
+		for range 2 {
+			if _, err := x.Reconcile(e.Context(), e.project); err != nil {
+				e.Fatal(err)
+			}
+		}
+		if all := e.history(); len(all) != 1 || all[0].Spec.Number != 2*maxBatch+3 {
+			e.Errorf("%d events", len(all))
+		}
+		s.stop()
+		e.start(nil) // reads the number of the newest
+		e.sandbox(sandbox.SandboxPhaseStopped)
+		wait.For(e, "the next event", func() bool { all := e.history(); return len(all) == 2 && all[1].Spec.Number == 2*maxBatch+4 })
 	})
 }
 

@@ -1,9 +1,9 @@
-// Package webhooks has the operations on webhooks, the events that they get, and
-// the signatures of requests.
+// Package webhooks has the operations on webhooks, the deliveries of events (package
+// events) to them, and the signatures of requests.
 //
 //	Create, Update, Rotate, Delete   what users do with webhooks
 //	Test, Replay                     what users do with deliveries
-//	EventOf                          the event that the state of an entity is
+//	Delivery                         the delivery of an event to a webhook
 //	Sign                             the header by which a receiver checks a request
 //
 // A request is signed as Standard Webhooks says. The secret is shown when it is
@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/webhook"
+	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -183,7 +184,7 @@ func (s *Service) Test(ctx context.Context, project, name string) (*webhook.Webh
 		return nil, errs.New(errs.ResourceExhausted, "too many deliveries of the webhook %s wait", name).
 			WithHint("`r webhook deliveries %s` shows why; `r webhook replay` tests with one that has ended", name)
 	}
-	d, err := testEvent(w).Delivery(w)
+	d, err := Delivery(testEvent(w), w)
 	if err != nil {
 		return nil, err
 	}
@@ -286,9 +287,9 @@ func canonical(patterns []string) ([]string, error) {
 		return nil, errs.New(errs.InvalidArgument, "a webhook has at most %d event patterns, not %d", webhook.MaxPatterns, len(patterns))
 	}
 	for _, p := range patterns {
-		if !slices.ContainsFunc(Types, func(t string) bool { return match(p, t) }) {
+		if !slices.ContainsFunc(types, func(t string) bool { return events.Match(p, t) }) {
 			return nil, errs.New(errs.InvalidArgument, "no event matches %q", p).
-				WithHint("events are %s; sandbox.* means all of sandboxes, * all", strings.Join(Types, ", "))
+				WithHint("events are %s; sandbox.* means all of sandboxes, * all", strings.Join(types, ", "))
 		}
 	}
 	out := slices.Sorted(slices.Values(patterns))
@@ -297,13 +298,7 @@ func canonical(patterns []string) ([]string, error) {
 
 // Matches reports whether a webhook gets events of a type.
 func Matches(w *webhook.Webhook, eventType string) bool {
-	return !w.Spec.Disabled && slices.ContainsFunc(w.Spec.Events, func(p string) bool { return match(p, eventType) })
-}
-
-// match reports whether a pattern selects a type: itself, or NOUN.*, or *.
-func match(pattern, eventType string) bool {
-	noun, ok := strings.CutSuffix(pattern, "*")
-	return pattern == eventType || ok && (noun == "" || strings.HasSuffix(noun, ".") && strings.HasPrefix(eventType, noun))
+	return !w.Spec.Disabled && slices.ContainsFunc(w.Spec.Events, func(p string) bool { return events.Match(p, eventType) })
 }
 
 // newSecret returns a secret, also sealed.

@@ -2,17 +2,14 @@ package webhooks
 
 import (
 	"context"
-	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"miren.dev/runtime/api"
-	"miren.dev/runtime/api/app"
-	"miren.dev/runtime/api/execution"
-	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/webhook"
+	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -39,7 +36,7 @@ func TestPatterns(t *testing.T) {
 		{"*", "sandbox.ended", true}, {"sandbox.*", "sandbox.ended", true}, {"sandbox.ended", "sandbox.ended", true},
 		{"sandbox.*", "snapshot.ready", false}, {"sandbox*", "sandbox.ended", false}, {"s*", "sandbox.ended", false}, {"*.ended", "sandbox.ended", false}, {"", "sandbox.ended", false},
 	} {
-		if got := match(c.pattern, c.eventType); got != c.want {
+		if got := events.Match(c.pattern, c.eventType); got != c.want {
 			t.Errorf("%q selects %s: %v", c.pattern, c.eventType, got)
 		}
 	}
@@ -47,76 +44,6 @@ func TestPatterns(t *testing.T) {
 		if _, err := canonical([]string{bad}); !errs.Is(err, errs.InvalidArgument) {
 			t.Errorf("%q: %v", bad, err)
 		}
-	}
-}
-
-// The same state is the same event, whatever else changes; another state is another.
-func TestEventsOfStates(t *testing.T) {
-	sb := sandbox.NewSandbox()
-	sb.ID, sb.Project, sb.Status.Phase = "sb-1", "proj-1", sandbox.SandboxPhaseRunning
-	first := EventOf(sb)
-	sb.Status.Ready, sb.UpdatedAt = true, time.Now()
-	if second := EventOf(sb); first == nil || second.ID != first.ID || first.Type != "sandbox.running" || first.Project != "proj-1" {
-		t.Errorf("%+v, then %+v", first, second)
-	}
-	sb.Status.Pauses = 1
-	if resumed := EventOf(sb); resumed.ID == first.ID || resumed.Type != "sandbox.running" {
-		t.Errorf("resumed: %+v", resumed)
-	}
-	sb.Spec.WarmPool = "warm-1"
-	if e := EventOf(sb); e != nil {
-		t.Errorf("of a sandbox that waits in a pool: %+v", e)
-	}
-	sb.Spec.WarmPool = ""
-	if e := EventOfDeleted(schema.Copy(sb)); e == nil || e.Type != "sandbox.ended" || e.Data.Reason != "user" {
-		t.Errorf("deleted: %+v", e)
-	}
-	for phase, want := range map[sandbox.SandboxPhase]string{
-		sandbox.SandboxPhaseStopped: "sandbox.ended", sandbox.SandboxPhaseFailed: "sandbox.ended", sandbox.SandboxPhasePaused: "sandbox.paused",
-		sandbox.SandboxPhasePending: "", sandbox.SandboxPhasePausing: "", sandbox.SandboxPhaseStopping: "",
-	} {
-		sb.Status.Phase = phase
-		if got := typeOf(EventOf(sb)); got != want {
-			t.Errorf("a sandbox that is %s: %q, want %q", phase, got, want)
-		}
-	}
-	x := execution.NewExecution()
-	x.ID, x.Status.Phase = "exec-1", execution.PhaseEnded
-	for outcome, want := range map[execution.Outcome]string{
-		execution.OutcomeSucceeded: "execution.succeeded", execution.OutcomeCancelled: "execution.cancelled", execution.OutcomeOOM: "execution.failed",
-	} {
-		x.Status.Outcome = outcome
-		if got := EventOf(x); typeOf(got) != want || got.Data.Reason != string(outcome) {
-			t.Errorf("%s: %+v", outcome, got)
-		}
-	}
-	d := app.NewDeployment()
-	d.ID, d.Status.Phase = "dep-1", app.DeploymentPhaseBuilding
-	if e := EventOf(d); e != nil {
-		t.Errorf("a deployment under way: %+v", e)
-	}
-	d.Status.Phase, d.Status.Failure = app.DeploymentPhaseFailed, &app.Failure{Reason: app.FailureReasonBuild, Message: "hunter2"}
-	e := EventOf(d)
-	body, err := e.Payload()
-	if err != nil || e.Type != "deployment.failed" || e.Data.Reason != "build" || strings.Contains(body, "hunter2") {
-		t.Errorf("%s, %v", body, err)
-	}
-}
-
-func typeOf(e *Event) string {
-	if e == nil {
-		return ""
-	}
-	return e.Type
-}
-
-// Labels that make a body too long are left out.
-func TestPayloadIsBounded(t *testing.T) {
-	sb := sandbox.NewSandbox()
-	sb.ID, sb.Status.Phase, sb.Labels = "sb-1", sandbox.SandboxPhaseStopped, map[string]string{"a": strings.Repeat("x", webhook.MaxPayload)}
-	body, err := EventOf(sb).Payload()
-	if err != nil || len(body) > webhook.MaxPayload || !json.Valid([]byte(body)) {
-		t.Errorf("%d bytes, %v", len(body), err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
@@ -18,6 +19,7 @@ import (
 	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/executions"
 	domaininterpreter "miren.dev/runtime/domain/interpreter"
 	"miren.dev/runtime/domain/nodes"
@@ -48,12 +50,13 @@ type Deps struct {
 	Policies   *policies.Store
 	Previews   *previews.Service
 	Webhooks   *webhooks.Service
+	Events     *events.Service
 	History    entity.History
 }
 
 // Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
 // interpreter, previews, templates, nodes, disks, executions, secrets, quotas,
-// policies, webhooks and the history.
+// policies, webhooks, events and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -71,6 +74,7 @@ func Register(s *rpc.Server, d Deps) {
 	execution.RegisterExecutions(s, &executionHandler{d.Executions})
 	secret.RegisterSecrets(s, Secrets(d.Secrets))
 	webhook.RegisterWebhooks(s, Webhooks(d.Webhooks))
+	event.RegisterEvents(s, Events(d.Events))
 	core.RegisterQuotas(s, Quotas(d.Quotas))
 	core.RegisterPolicies(s, Policies(d.Policies))
 	history.RegisterHistory(s, History(d.History))

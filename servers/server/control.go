@@ -31,6 +31,7 @@ import (
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/egresslog"
+	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/policies"
@@ -163,6 +164,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Parallel: int(c.cfg.Executions.Parallel), Logger: log("execution"), Traces: c.traces,
 		}).Controller(),
 		(&ctlwebhook.Feed{Store: c.store, Informers: c.informers, Logger: log("webhook-feed")}).Controller(),
+		(&ctlwebhook.Expirer{Store: c.store}).Controller(),
 		(&ctlwebhook.Sender{
 			Store: c.store, Webhooks: c.deps.Webhooks, Informers: c.informers, Allow: c.m.webhooks, Logger: log("webhook"),
 		}).Controller(),
@@ -236,6 +238,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,
 		Webhooks:  &webhooks.Service{Store: c.store, Sealer: c.sealer},
+		Events:    &events.Service{Store: c.store},
 		Policies:  c.policies,
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{

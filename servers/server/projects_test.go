@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
@@ -181,6 +182,9 @@ var answers = map[string]answer{
 	"webhook.Webhooks/Replay": byApp(func(p, a string) *webhook.ReplayRequest {
 		return &webhook.ReplayRequest{Project: p, Webhook: a}
 	}),
+
+	"event.Events/List":   byApp(func(p, _ string) *event.ListRequest { return &event.ListRequest{Project: p, Limit: 1} }),
+	"event.Events/Follow": byApp(func(p, _ string) *event.FollowRequest { return &event.FollowRequest{Project: p} }),
 
 	"core.Quotas/Show": byApp(func(p, _ string) *core.QuotaRequest { return &core.QuotaRequest{Project: p} }),
 	"core.Quotas/Set":  forCluster,

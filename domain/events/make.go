@@ -1,4 +1,4 @@
-package webhooks
+package events
 
 import (
 	"cmp"
@@ -10,15 +10,12 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
-
-// TypeTest is the type of the event that Test makes.
-const TypeTest = "webhook.test"
 
 // Types are the types of events.
 var Types = []string{
@@ -27,13 +24,18 @@ var Types = []string{
 	"snapshot.ready", "snapshot.failed",
 	"template.ready", "template.failed",
 	"deployment.succeeded", "deployment.failed", "deployment.canceled",
-	TypeTest,
 }
 
 // Kinds are the kinds whose changes are events.
 var Kinds = []string{sandbox.KindSandbox, execution.KindExecution, sandbox.KindSnapshot, sandbox.KindTemplateVersion, app.KindDeployment}
 
-// Event is what happened to an entity.
+// Match reports whether a pattern selects a type: itself, or NOUN.*, or *.
+func Match(pattern, eventType string) bool {
+	noun, ok := strings.CutSuffix(pattern, "*")
+	return pattern == eventType || ok && (noun == "" || strings.HasSuffix(noun, ".") && strings.HasPrefix(eventType, noun))
+}
+
+// Event is what happened to an entity. The store has it as an event.Event.
 type Event struct {
 	// ID depends on the entity and its state alone, so that the same event is made
 	// from the same state again.
@@ -68,25 +70,25 @@ type Data struct {
 	Labels          map[string]string `json:"labels,omitempty"`
 }
 
-// EventOf returns the event that the state of an entity is; nil if it is none.
+// Of returns the event that the state of an entity is; nil if it is none.
 // Each state has a mark besides its phase, by which the same phase at another
 // time is another event.
-func EventOf(o schema.Object) *Event {
+func Of(o schema.Object) *Event {
 	switch o := o.(type) {
 	case *sandbox.Sandbox:
 		return sandboxEvent(o)
 	case *execution.Execution:
 		return executionEvent(o)
 	case *sandbox.Snapshot:
-		e := newEvent(o, "snapshot", string(o.Status.Phase), "", first(o.Status.ReadyAt, o.UpdatedAt))
+		e := New(o, "snapshot", string(o.Status.Phase), "", first(o.Status.ReadyAt, o.UpdatedAt))
 		e.Data.Sandbox = string(o.Spec.Sandbox)
 		return known(e)
 	case *sandbox.TemplateVersion:
-		e := newEvent(o, "template", string(o.Status.Phase), "", o.UpdatedAt)
+		e := New(o, "template", string(o.Status.Phase), "", o.UpdatedAt)
 		e.Data.Template = string(o.Spec.Template)
 		return known(e)
 	case *app.Deployment:
-		e := newEvent(o, "deployment", string(o.Status.Phase), "", first(o.Status.EndedAt, o.UpdatedAt))
+		e := New(o, "deployment", string(o.Status.Phase), "", first(o.Status.EndedAt, o.UpdatedAt))
 		e.Data.App, e.Data.Version = string(o.Spec.App), string(o.Status.Version)
 		if o.Status.Failure != nil {
 			e.Data.Reason = string(o.Status.Failure.Reason)
@@ -96,9 +98,9 @@ func EventOf(o schema.Object) *Event {
 	return nil
 }
 
-// EventOfDeleted returns the event that the deletion of an entity is, from its last
+// OfDeleted returns the event that the deletion of an entity is, from its last
 // state; nil if it is none. A sandbox that had not ended ends by it.
-func EventOfDeleted(o schema.Object) *Event {
+func OfDeleted(o schema.Object) *Event {
 	sb, ok := o.(*sandbox.Sandbox)
 	if !ok || sb.Status.Phase.Ended() || sb.Status.Phase == sandbox.SandboxPhasePending {
 		return nil
@@ -116,14 +118,14 @@ func sandboxEvent(sb *sandbox.Sandbox) *Event {
 	var e *Event
 	switch {
 	case st.Phase == sandbox.SandboxPhaseRunning:
-		e = newEvent(sb, "sandbox", "running", fmt.Sprint(st.Pauses), later(st.StartedAt, sb.Spec.ClaimedAt, sb.UpdatedAt))
+		e = New(sb, "sandbox", "running", fmt.Sprint(st.Pauses), later(st.StartedAt, sb.Spec.ClaimedAt, sb.UpdatedAt))
 		if st.Pauses > 0 {
 			e.At = sb.UpdatedAt // it started before its pauses
 		}
 	case st.Phase == sandbox.SandboxPhasePaused:
-		e = newEvent(sb, "sandbox", "paused", fmt.Sprint(st.Pauses), first(st.PausedAt, sb.UpdatedAt))
+		e = New(sb, "sandbox", "paused", fmt.Sprint(st.Pauses), first(st.PausedAt, sb.UpdatedAt))
 	case st.Phase.Ended():
-		e = newEvent(sb, "sandbox", "ended", "", first(st.EndedAt, sb.UpdatedAt))
+		e = New(sb, "sandbox", "ended", "", first(st.EndedAt, sb.UpdatedAt))
 		e.Ends = true
 	default:
 		return nil
@@ -139,13 +141,13 @@ func executionEvent(x *execution.Execution) *Event {
 	var e *Event
 	switch {
 	case st.Phase == execution.PhaseRunning && st.StartedAt != nil:
-		e = newEvent(x, "execution", "running", fmt.Sprint(st.Attempt), *st.StartedAt)
+		e = New(x, "execution", "running", fmt.Sprint(st.Attempt), *st.StartedAt)
 	case st.Phase == execution.PhaseEnded:
 		state := "failed"
 		if st.Outcome == execution.OutcomeSucceeded || st.Outcome == execution.OutcomeCancelled {
 			state = string(st.Outcome)
 		}
-		e = newEvent(x, "execution", state, "", first(st.EndedAt, x.UpdatedAt))
+		e = New(x, "execution", state, "", first(st.EndedAt, x.UpdatedAt))
 		e.Ends, e.Data.Reason, e.Data.ExitCode = true, string(st.Outcome), st.ExitCode
 	default:
 		return nil
@@ -155,7 +157,9 @@ func executionEvent(x *execution.Execution) *Event {
 	return e
 }
 
-func newEvent(o schema.Object, noun, state, mark string, at time.Time) *Event {
+// New returns the event of a type NOUN.STATE that happened to an entity. mark
+// distinguishes it from others of that type.
+func New(o schema.Object, noun, state, mark string, at time.Time) *Event {
 	m := o.GetMeta()
 	eventType := noun + "." + state
 	h := sha256.Sum256([]byte(strings.Join([]string{string(m.ID), eventType, mark}, "\x00")))
@@ -163,11 +167,6 @@ func newEvent(o schema.Object, noun, state, mark string, at time.Time) *Event {
 		ID: "evt-" + hex.EncodeToString(h[:16]), Type: eventType, At: at.UTC(), Project: m.Project,
 		Data: Data{Kind: o.EntityKind().Name, ID: string(m.ID), Name: m.Name, Phase: state, Labels: m.Labels},
 	}
-}
-
-// testEvent returns an event that happens to a webhook alone.
-func testEvent(w *webhook.Webhook) *Event {
-	return newEvent(w, "webhook", "test", string(schema.NewID("test")), time.Now())
 }
 
 // known returns e if its type is one of Types, else nil.
@@ -196,9 +195,9 @@ func later(a, b *time.Time, or time.Time) time.Time {
 	return first(a, or)
 }
 
-// Payload returns the body of the request for an event: JSON. Labels that make it
+// Body returns what people and programs get of the event: JSON. Labels that make it
 // too long are left out.
-func (e *Event) Payload() (string, error) {
+func (e *Event) Body() (string, error) {
 	data := e.Data
 	for {
 		b, err := json.Marshal(struct {
@@ -209,27 +208,23 @@ func (e *Event) Payload() (string, error) {
 		if err != nil {
 			return "", errs.New(errs.Internal, "encode the event %s: %w", e.ID, err)
 		}
-		if len(b) <= webhook.MaxPayload || data.Labels == nil {
+		if len(b) <= event.MaxBody || data.Labels == nil {
 			return string(b), nil
 		}
 		data.Labels = nil
 	}
 }
 
-// Delivery returns the delivery of an event to a webhook, which is not stored yet.
-func (e *Event) Delivery(w *webhook.Webhook) (*webhook.WebhookDelivery, error) {
-	payload, err := e.Payload()
+// Entity returns the event as it is stored, without its number.
+func (e *Event) Entity() (*event.Event, error) {
+	body, err := e.Body()
 	if err != nil {
 		return nil, err
 	}
-	d := webhook.NewWebhookDelivery()
-	d.Project = w.Project
-	d.Spec = webhook.WebhookDeliverySpec{
-		Webhook: w.GetID(), Key: Key(w, e), Event: e.ID, Type: e.Type, OccurredAt: e.At, Payload: payload,
+	o := event.NewEvent()
+	o.ID, o.Project = schema.ID(e.ID), e.Project
+	o.Spec = event.EventSpec{
+		Project: string(e.Project), Type: e.Type, SubjectKind: e.Data.Kind, Subject: e.Data.ID, OccurredAt: e.At, Body: body,
 	}
-	d.Status.NextAttempt = &e.At
-	return d, nil
+	return o, nil
 }
-
-// Key is the key of the delivery of an event to a webhook.
-func Key(w *webhook.Webhook, e *Event) string { return string(w.ID) + "/" + e.ID }
