@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
@@ -28,6 +29,7 @@ import (
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/keys"
 	"miren.dev/runtime/domain/policies"
@@ -143,12 +145,14 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	}
 	sealer := schema.NewSealer(filepath.Join(f.t.TempDir(), "key"))
 	people := users.NewTable(func() {})
-	core.RegisterKeys(srv, rpcserver.Keys(keys.New(f.store, sealer, people, func() {}, slog.New(slog.DiscardHandler))))
+	set := informer.New(informer.Config{Reader: f.store})
+	bounds := quotas.New(f.store, set)
+	core.RegisterKeys(srv, rpcserver.Keys(keys.New(f.store, sealer, people, func() {}, slog.New(slog.DiscardHandler)), bounds))
 	core.RegisterUsers(srv, rpcserver.Users(&users.Service{Store: f.store, Table: people, CheckRole: func(context.Context, string) error { return nil }}))
 	history.RegisterHistory(srv, rpcserver.History(f.store))
 	secret.RegisterSecrets(srv, rpcserver.Secrets(&secrets.Service{Store: f.store, Sealer: sealer}))
-	set := informer.New(informer.Config{Reader: f.store})
-	core.RegisterQuotas(srv, rpcserver.Quotas(quotas.New(f.store, set)))
+	event.RegisterEvents(srv, rpcserver.Events(&events.Service{Store: f.store}))
+	core.RegisterQuotas(srv, rpcserver.Quotas(bounds))
 	core.RegisterPolicies(srv, rpcserver.Policies(policies.New(f.store, set)))
 	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
 	server.RegisterServer(srv, fakeServer{f})

@@ -156,6 +156,10 @@ type CreateKeyRequest struct {
 	User string `cbor:"5,keyasint,omitempty" json:"user,omitempty"`
 	// Most requests per second to the HTTP API; absent: api.rate of the server.
 	Rate *int64 `cbor:"6,keyasint,omitempty" json:"rate,omitempty"`
+	// Most sandboxes at the same time that are asked for with it; absent: unlimited.
+	MaxSandboxes *int64 `cbor:"7,keyasint,omitempty" json:"max_sandboxes,omitempty"`
+	// Most executions at the same time that are submitted with it; absent: unlimited.
+	MaxExecutions *int64 `cbor:"8,keyasint,omitempty" json:"max_executions,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -183,6 +187,12 @@ func (x *CreateKeyRequest) ValidateFields(v *schema.Validator) {
 	if x.Rate != nil {
 		schema.CheckMin(v, "rate", *x.Rate, 1)
 		schema.CheckMax(v, "rate", *x.Rate, 1000000)
+	}
+	if x.MaxSandboxes != nil {
+		schema.CheckMin(v, "max_sandboxes", *x.MaxSandboxes, 0)
+	}
+	if x.MaxExecutions != nil {
+		schema.CheckMin(v, "max_executions", *x.MaxExecutions, 0)
 	}
 }
 
@@ -287,6 +297,32 @@ func (x *CreateKeyResponse) Validate() error { return schema.Validate(x) }
 // ValidateFields is Validate below the path that v is at.
 func (x *CreateKeyResponse) ValidateFields(v *schema.Validator) {
 	v.Required("secret", x.Secret != "")
+}
+
+// KeyResponse: An API key.
+type KeyResponse struct {
+	// The key, without its secret.
+	Key schema.Record `cbor:"1,keyasint" json:"key" schema:"required"`
+	// What is used with it at the moment, also if it is unlimited: sandboxes and executions.
+	Resources []QuotaUse `cbor:"2,keyasint,omitempty" json:"resources,omitempty" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x KeyResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *KeyResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *KeyResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *KeyResponse) ValidateFields(v *schema.Validator) {
+	v.Required("resources", len(x.Resources) > 0)
+	for i := range x.Resources {
+		v.InElem("resources", i, &x.Resources[i])
+	}
 }
 
 // KeyRequest: Names an API key.
@@ -826,13 +862,16 @@ var UsersService = &rpc.Service{Name: "core.Users", Methods: []*rpc.Method{
 	methodUsersSet,
 }}
 
-// Keys is what serves the service. Makes and deletes API keys.
+// Keys is what serves the service. Makes, shows and deletes API keys.
 type Keys interface {
 	// Create: Makes an API key. Permission: admin, in the project of project.
 	Create(ctx context.Context, req *CreateKeyRequest) (*CreateKeyResponse, error)
 	// Delete: Deletes an API key. It is refused from now on, and calls made with it end.
 	// Permission: admin, in the project of project.
 	Delete(ctx context.Context, req *KeyRequest) error
+	// Show: Returns an API key, and what is used with it. Permission: read, in the project of
+	// project.
+	Show(ctx context.Context, req *KeyRequest) (*KeyResponse, error)
 }
 
 // RegisterKeys makes s serve impl.
@@ -845,6 +884,9 @@ type KeysClient interface {
 	// Delete: Deletes an API key. It is refused from now on, and calls made with it end.
 	// Permission: admin, in the project of project.
 	Delete(ctx context.Context, req *KeyRequest) error
+	// Show: Returns an API key, and what is used with it. Permission: read, in the project of
+	// project.
+	Show(ctx context.Context, req *KeyRequest) (*KeyResponse, error)
 }
 
 type clientKeys struct{ conn rpc.Conn }
@@ -862,6 +904,14 @@ func (c clientKeys) Create(ctx context.Context, req *CreateKeyRequest) (*CreateK
 
 func (c clientKeys) Delete(ctx context.Context, req *KeyRequest) error {
 	return c.conn.Call(ctx, &methodKeysDelete.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientKeys) Show(ctx context.Context, req *KeyRequest) (*KeyResponse, error) {
+	resp := new(KeyResponse)
+	if err := c.conn.Call(ctx, &methodKeysShow.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
 }
 
 var methodKeysCreate = &rpc.Method{
@@ -906,10 +956,28 @@ var methodKeysDelete = &rpc.Method{
 	},
 }
 
+var methodKeysShow = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "core.Keys", Name: "Show", Full: "core.Keys/Show", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*KeyRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(KeyRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Keys).Show(ctx, req)
+	},
+}
+
 // KeysService is the table of the service.
 var KeysService = &rpc.Service{Name: "core.Keys", Methods: []*rpc.Method{
 	methodKeysCreate,
 	methodKeysDelete,
+	methodKeysShow,
 }}
 
 // Services are the services of this package.

@@ -1327,6 +1327,11 @@ type APIKeySpec struct {
 	// Most requests per second to the HTTP API; absent: api.rate of the server, which is the
 	// highest.
 	Rate *int64 `cbor:"6,keyasint,omitempty" json:"rate,omitempty"`
+	// Most sandboxes at the same time that were asked for with it, those of its executions
+	// included; absent: unlimited.
+	MaxSandboxes *int64 `cbor:"7,keyasint,omitempty" json:"max_sandboxes,omitempty"`
+	// Most executions at the same time that were submitted with it; absent: unlimited.
+	MaxExecutions *int64 `cbor:"8,keyasint,omitempty" json:"max_executions,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1353,6 +1358,12 @@ func (x *APIKeySpec) ValidateFields(v *schema.Validator) {
 		schema.CheckMin(v, "rate", *x.Rate, 1)
 		schema.CheckMax(v, "rate", *x.Rate, 1000000)
 	}
+	if x.MaxSandboxes != nil {
+		schema.CheckMin(v, "max_sandboxes", *x.MaxSandboxes, 0)
+	}
+	if x.MaxExecutions != nil {
+		schema.CheckMin(v, "max_executions", *x.MaxExecutions, 0)
+	}
 }
 
 // APIKeyStatus: what is known of a api_key.
@@ -1377,13 +1388,15 @@ func (x *APIKeyStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of APIKey.
 const (
-	APIKeyAttrHash      = "spec.hash"
-	APIKeyAttrRoles     = "spec.roles"
-	APIKeyAttrExpiresAt = "spec.expires_at"
-	APIKeyAttrCreatedBy = "spec.created_by"
-	APIKeyAttrUser      = "spec.user"
-	APIKeyAttrRate      = "spec.rate"
-	APIKeyAttrLastUsed  = "status.last_used"
+	APIKeyAttrHash          = "spec.hash"
+	APIKeyAttrRoles         = "spec.roles"
+	APIKeyAttrExpiresAt     = "spec.expires_at"
+	APIKeyAttrCreatedBy     = "spec.created_by"
+	APIKeyAttrUser          = "spec.user"
+	APIKeyAttrRate          = "spec.rate"
+	APIKeyAttrMaxSandboxes  = "spec.max_sandboxes"
+	APIKeyAttrMaxExecutions = "spec.max_executions"
+	APIKeyAttrLastUsed      = "status.last_used"
 )
 
 // NewAPIKey returns a api_key with every default applied.
@@ -1446,6 +1459,8 @@ var APIKeyKind = &schema.Kind{
 		{Path: "spec.created_by", Number: 4, Type: "string", Doc: "Identity that asked for it."},
 		{Path: "spec.user", Number: 5, Type: "ref user", Doc: "The person to whom it belongs; absent: a program.", Indexed: true},
 		{Path: "spec.rate", Number: 6, Type: "int", Doc: "Most requests per second to the HTTP API; absent: api.rate of the server, which is the highest."},
+		{Path: "spec.max_sandboxes", Number: 7, Type: "int", Doc: "Most sandboxes at the same time that were asked for with it, those of its executions included; absent: unlimited."},
+		{Path: "spec.max_executions", Number: 8, Type: "int", Doc: "Most executions at the same time that were submitted with it; absent: unlimited."},
 		{Path: "status.last_used", Number: 1, Type: "time", Doc: "Time of its last use, up to a minute late; absent: it was never used."},
 	},
 	Columns: []schema.Column{

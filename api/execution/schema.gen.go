@@ -293,6 +293,9 @@ type ExecutionSpec struct {
 	Actor string `cbor:"17,keyasint,omitempty" json:"actor,omitempty"`
 	// It is to be cancelled. (default false)
 	Cancel bool `cbor:"18,keyasint" json:"cancel"`
+	// Id of the API key with which it was submitted, and whose bounds hold; absent: there was
+	// none.
+	APIKey string `cbor:"19,keyasint,omitempty" json:"api_key,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -364,6 +367,9 @@ func (x *ExecutionSpec) ValidateFields(v *schema.Validator) {
 	}
 	if x.Actor != "" {
 		v.MaxLen("actor", len(x.Actor), 512)
+	}
+	if x.APIKey != "" {
+		v.MaxLen("api_key", len(x.APIKey), 63)
 	}
 }
 
@@ -461,6 +467,7 @@ const (
 	ExecutionAttrBatchSize     = "spec.batch_size"
 	ExecutionAttrActor         = "spec.actor"
 	ExecutionAttrCancel        = "spec.cancel"
+	ExecutionAttrAPIKey        = "spec.api_key"
 	ExecutionAttrPhase         = "status.phase"
 	ExecutionAttrNotBefore     = "status.not_before"
 	ExecutionAttrAttempt       = "status.attempt"
@@ -564,6 +571,7 @@ var ExecutionKind = &schema.Kind{
 		{Path: "spec.batch_size", Number: 16, Type: "int", Doc: "Executions of the batch.", Default: "0"},
 		{Path: "spec.actor", Number: 17, Type: "string", Doc: "Identity that submitted it."},
 		{Path: "spec.cancel", Number: 18, Type: "bool", Doc: "It is to be cancelled.", Default: "false"},
+		{Path: "spec.api_key", Number: 19, Type: "string", Doc: "Id of the API key with which it was submitted, and whose bounds hold; absent: there was none."},
 		{Path: "status.phase", Number: 1, Type: "enum phase", Doc: "Phase.", Default: "queued", Choices: []string{"waiting", "queued", "running", "ended"}},
 		{Path: "status.not_before", Number: 2, Type: "time", Doc: "Time from which on the next attempt may begin.", Required: true},
 		{Path: "status.attempt", Number: 3, Type: "int", Doc: "Number of the attempt that is under way, or was last.", Default: "0"},

@@ -2156,6 +2156,9 @@ type SandboxSpec struct {
 	Origin SandboxOrigin `cbor:"15,keyasint,omitempty" json:"origin,omitempty"`
 	// The execution for which it was made, and with which it is deleted.
 	Execution id.Execution `cbor:"20,keyasint,omitempty" json:"execution,omitempty"`
+	// Id of the API key with which it was asked for, and whose bounds hold; absent: there was
+	// none.
+	APIKey string `cbor:"22,keyasint,omitempty" json:"api_key,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -2235,6 +2238,9 @@ func (x *SandboxSpec) ValidateFields(v *schema.Validator) {
 	}
 	if x.Execution != "" {
 		v.Ref("execution", string(x.Execution))
+	}
+	if x.APIKey != "" {
+		v.MaxLen("api_key", len(x.APIKey), 63)
 	}
 }
 
@@ -2333,6 +2339,7 @@ const (
 	SandboxAttrAgent           = "spec.agent"
 	SandboxAttrOrigin          = "spec.origin"
 	SandboxAttrExecution       = "spec.execution"
+	SandboxAttrAPIKey          = "spec.api_key"
 	SandboxAttrPhase           = "status.phase"
 	SandboxAttrReady           = "status.ready"
 	SandboxAttrAddress         = "status.address"
@@ -2459,6 +2466,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.agent", Number: 14, Type: "string", Doc: "The agent whose session it serves, as the caller named it.", Indexed: true},
 		{Path: "spec.origin", Number: 15, Type: "enum sandbox_origin", Doc: "Way by which the request got it.", Choices: []string{"session", "pool", "cold"}},
 		{Path: "spec.execution", Number: 20, Type: "ref execution", Doc: "The execution for which it was made, and with which it is deleted.", Indexed: true},
+		{Path: "spec.api_key", Number: 22, Type: "string", Doc: "Id of the API key with which it was asked for, and whose bounds hold; absent: there was none."},
 		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "pausing", "paused", "stopping", "stopped", "failed"}},
 		{Path: "status.ready", Number: 2, Type: "bool", Doc: "Whether its probe passes.", Default: "false"},
 		{Path: "status.address", Number: 3, Type: "string", Doc: "Its IPv4 address while it has one."},

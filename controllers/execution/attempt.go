@@ -256,6 +256,7 @@ func (a *attempt) start() (id.Sandbox, sandboxes.Process, error) {
 func (a *attempt) sandboxOf(req *execution.SubmitRequest) sandboxes.CreateRequest {
 	c := sandboxes.CreateRequest{
 		Image: req.Image, Template: req.Template, Agent: req.Agent, Workdir: req.Workdir, User: req.User, Network: req.Network, Egress: req.Egress,
+		APIKey: id.APIKey(a.e.Spec.APIKey),
 	}
 	if req.CPUMillis != nil {
 		c.CPUMillis = *req.CPUMillis

@@ -367,7 +367,7 @@ func (s *server) submit(code string, change func(*execution.SubmitRequest)) *exe
 	if change != nil {
 		change(req)
 	}
-	e, err := s.executions.Submit(s.Context(), req, "tester")
+	e, err := s.executions.Submit(s.Context(), req, executions.Submitter{Name: "tester"})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func program(code string) *execution.SubmitRequest {
 
 func (f *fixture) submit(req *execution.SubmitRequest) *execution.Execution {
 	f.Helper()
-	e, err := f.Submit(f.Context(), req, "tester")
+	e, err := f.Submit(f.Context(), req, Submitter{Name: "tester"})
 	f.must(err)
 	return e
 }
@@ -190,7 +190,7 @@ func TestRequestsThatCannotRun(t *testing.T) {
 	} {
 		req := program("print(1)")
 		c.change(req)
-		if _, err := f.Submit(t.Context(), req, ""); !errs.Is(err, c.want) {
+		if _, err := f.Submit(t.Context(), req, Submitter{}); !errs.Is(err, c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
@@ -200,7 +200,7 @@ func TestRequestsThatCannotRun(t *testing.T) {
 	f.submit(program("print(1)"))
 	wait.For(t, "the informer has it", func() bool { return f.inputBytes.Load() > 0 })
 	f.MaxBytes = f.inputBytes.Load() + 10
-	if _, err := f.Submit(t.Context(), program("print(1)"), ""); !errs.Is(err, errs.ResourceExhausted) {
+	if _, err := f.Submit(t.Context(), program("print(1)"), Submitter{}); !errs.Is(err, errs.ResourceExhausted) {
 		t.Errorf("more bytes than are possible: %v", err)
 	}
 	f.MaxBytes = 0
@@ -208,7 +208,7 @@ func TestRequestsThatCannotRun(t *testing.T) {
 		f.submit(program("print(1)"))
 	}
 	wait.NoError(t, "the queue is full", func() error {
-		if _, err := f.Submit(t.Context(), program("print(1)"), ""); !errs.Is(err, errs.ResourceExhausted) {
+		if _, err := f.Submit(t.Context(), program("print(1)"), Submitter{}); !errs.Is(err, errs.ResourceExhausted) {
 			return errs.New(errs.Internal, "accepted: %w", err)
 		}
 		return nil
@@ -228,7 +228,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			e, err := f.Submit(t.Context(), keyed("k", "1"), "")
+			e, err := f.Submit(t.Context(), keyed("k", "1"), Submitter{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -245,7 +245,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		if again := f.submit(keyed("k", "1")); again.ID != e.ID {
 			t.Errorf("%s: another execution", where)
 		}
-		if _, err := f.Submit(t.Context(), keyed("k", "2"), ""); !errs.Is(err, errs.AlreadyExists) || errs.Detail(err, "execution") != string(e.ID) {
+		if _, err := f.Submit(t.Context(), keyed("k", "2"), Submitter{}); !errs.Is(err, errs.AlreadyExists) || errs.Detail(err, "execution") != string(e.ID) {
 			t.Errorf("%s: another request: %v", where, err)
 		}
 		if where == "store" {
@@ -272,10 +272,10 @@ func TestIdempotencyKeys(t *testing.T) {
 func TestBatches(t *testing.T) {
 	f := setup(t)
 	req := &execution.SubmitBatchRequest{Key: "k", Executions: []execution.SubmitRequest{*program("1"), *program("2"), *program("3")}}
-	batch, list, err := f.SubmitBatch(t.Context(), req, "")
+	batch, list, err := f.SubmitBatch(t.Context(), req, Submitter{})
 	f.must(err)
 	f.retire(list[1].GetID())
-	again, repeated, err := f.SubmitBatch(t.Context(), req, "")
+	again, repeated, err := f.SubmitBatch(t.Context(), req, Submitter{})
 	if err != nil || again != batch || len(repeated) != 3 || repeated[2].ID != list[2].ID {
 		t.Errorf("repeated: %s, %v", again, err)
 	}
@@ -290,12 +290,12 @@ func TestBatches(t *testing.T) {
 		}
 	}
 	req.Executions = req.Executions[:2]
-	if _, _, err := f.SubmitBatch(t.Context(), req, ""); !errs.Is(err, errs.AlreadyExists) {
+	if _, _, err := f.SubmitBatch(t.Context(), req, Submitter{}); !errs.Is(err, errs.AlreadyExists) {
 		t.Errorf("the key with another batch: %v", err)
 	}
 	req.Key, req.Executions[1].Language = "", "cobol"
 	before := len(f.objects.data)
-	if _, _, err := f.SubmitBatch(t.Context(), req, ""); !errs.Is(err, errs.InvalidArgument) || !strings.Contains(err.Error(), "execution 1") {
+	if _, _, err := f.SubmitBatch(t.Context(), req, Submitter{}); !errs.Is(err, errs.InvalidArgument) || !strings.Contains(err.Error(), "execution 1") {
 		t.Errorf("one that cannot run: %v", err)
 	}
 	if len(f.objects.data) != before {

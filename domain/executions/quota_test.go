@@ -22,11 +22,11 @@ func TestSubmissionAboveTheQuotaIsRefused(t *testing.T) {
 	keyed.Key = "k"
 	first := f.submit(keyed)
 	batch := &execution.SubmitBatchRequest{Executions: []execution.SubmitRequest{*program("2"), *program("3")}}
-	if _, _, err := f.SubmitBatch(t.Context(), batch, "tester"); !quotas.Refused(err) || !errs.Is(err, errs.ResourceExhausted) {
+	if _, _, err := f.SubmitBatch(t.Context(), batch, Submitter{Name: "tester"}); !quotas.Refused(err) || !errs.Is(err, errs.ResourceExhausted) {
 		t.Errorf("a batch of two beside one: %v", err)
 	}
 	second := f.submit(program("2"))
-	if _, err := f.Submit(t.Context(), program("3"), "tester"); !quotas.Refused(err) {
+	if _, err := f.Submit(t.Context(), program("3"), Submitter{Name: "tester"}); !quotas.Refused(err) {
 		t.Errorf("a third one: %v", err)
 	}
 	if again := f.submit(keyed); again.ID != first.ID {

@@ -41,12 +41,17 @@ const parallelWrites = 8
 // maxSummary bounds the summary of an execution, in bytes.
 const maxSummary = 200
 
-// Submit accepts an execution and returns it. actor is the identity that submits
-// it. With a key that was used before it returns that execution, unless the
+// Submitter is who submits an execution.
+type Submitter struct {
+	Name string    // of the identity
+	Key  id.APIKey // "": none
+}
+
+// Submit accepts an execution and returns it. With a key that was used before it returns that execution, unless the
 // request is another one: AlreadyExists. Errors: InvalidArgument for what cannot
 // run; NotFound for a sandbox or template that does not exist; ResourceExhausted
-// if too many wait, or the quota of the project has no room for it.
-func (s *Service) Submit(ctx context.Context, req *execution.SubmitRequest, actor string) (*execution.Execution, error) {
+// if too many wait, or the quota of the project or of the key has no room for it.
+func (s *Service) Submit(ctx context.Context, req *execution.SubmitRequest, by Submitter) (*execution.Execution, error) {
 	pid, err := projects.Find(ctx, s.Store, req.Project)
 	if err != nil {
 		return nil, err
@@ -55,7 +60,7 @@ func (s *Service) Submit(ctx context.Context, req *execution.SubmitRequest, acto
 	if req.Key != "" {
 		eid = keyID("exec", string(pid), req.Key)
 	}
-	list, err := s.accept(ctx, pid, []*execution.SubmitRequest{req}, actor, req.Key != "", func(e *execution.Execution) { e.ID = schema.ID(eid) })
+	list, err := s.accept(ctx, pid, []*execution.SubmitRequest{req}, by, req.Key != "", func(e *execution.Execution) { e.ID = schema.ID(eid) })
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +69,7 @@ func (s *Service) Submit(ctx context.Context, req *execution.SubmitRequest, acto
 
 // SubmitBatch accepts all executions or none, and returns them with the id of
 // the batch. A key is that of the batch: its executions have none.
-func (s *Service) SubmitBatch(ctx context.Context, req *execution.SubmitBatchRequest, actor string) (string, []*execution.Execution, error) {
+func (s *Service) SubmitBatch(ctx context.Context, req *execution.SubmitBatchRequest, by Submitter) (string, []*execution.Execution, error) {
 	pid, err := projects.Find(ctx, s.Store, req.Project)
 	if err != nil {
 		return "", nil, err
@@ -86,7 +91,7 @@ func (s *Service) SubmitBatch(ctx context.Context, req *execution.SubmitBatchReq
 		batch = string(keyID("batch", string(pid), req.Key))
 	}
 	i := 0
-	list, err := s.accept(ctx, pid, requests, actor, req.Key != "", func(e *execution.Execution) {
+	list, err := s.accept(ctx, pid, requests, by, req.Key != "", func(e *execution.Execution) {
 		e.ID = schema.ID(memberID(batch, i))
 		e.Spec.Batch, e.Spec.BatchIndex, e.Spec.BatchSize = batch, int64(i), int64(len(requests))
 		// The place in the batch is part of the order.
@@ -107,7 +112,7 @@ func memberID(batch string, i int) id.Execution { return keyID("exec", batch, st
 
 // accept creates the executions of requests, which identify completes, or
 // returns those that exist. keyed says that they may exist.
-func (s *Service) accept(ctx context.Context, project schema.ID, requests []*execution.SubmitRequest, actor string, keyed bool, identify func(*execution.Execution)) ([]*execution.Execution, error) {
+func (s *Service) accept(ctx context.Context, project schema.ID, requests []*execution.SubmitRequest, by Submitter, keyed bool, identify func(*execution.Execution)) ([]*execution.Execution, error) {
 	ctx, cancel := context.WithTimeout(ctx, submitTimeout)
 	defer cancel()
 	list := make([]*execution.Execution, len(requests))
@@ -119,7 +124,7 @@ func (s *Service) accept(ctx context.Context, project schema.ID, requests []*exe
 			}
 			return nil, err
 		}
-		e.Spec.Actor = text.Cut(actor, 512)
+		e.Spec.Actor, e.Spec.APIKey = text.Cut(by.Name, 512), string(by.Key)
 		identify(e)
 		e.Spec.Objects = prefix(e.GetID(), time.Now())
 		list[i] = e

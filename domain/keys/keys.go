@@ -89,6 +89,9 @@ type Request struct {
 	By      string // identity that asks for it
 	User    string // name of the user to whom it belongs; "": a program
 	Rate    int64  // most requests per second to the HTTP API; 0: the server's
+	// MaxSandboxes and MaxExecutions bound what is asked for with the key at the same time
+	// (package quotas); nil: unlimited.
+	MaxSandboxes, MaxExecutions *int64
 }
 
 // Create makes a key and returns it with its secret, which is kept nowhere.
@@ -117,7 +120,7 @@ func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string
 	}
 	k := core.NewAPIKey()
 	k.Project, k.Name = pid, req.Name
-	k.Spec = core.APIKeySpec{Hash: sealed, Roles: roles, CreatedBy: req.By, User: owner}
+	k.Spec = core.APIKeySpec{Hash: sealed, Roles: roles, CreatedBy: req.By, User: owner, MaxSandboxes: req.MaxSandboxes, MaxExecutions: req.MaxExecutions}
 	if req.Rate != 0 {
 		k.Spec.Rate = &req.Rate
 	}
@@ -188,17 +191,23 @@ func hexHash(secret string) string {
 	return hex.EncodeToString(h[:])
 }
 
+// Find returns the named key of a project. NotFound if there is none.
+func Find(ctx context.Context, r entity.Reader, project, name string) (*core.APIKey, error) {
+	pid, err := projects.Find(ctx, r, project)
+	if err != nil {
+		return nil, err
+	}
+	k, err := entity.ByName[core.APIKey](ctx, r, pid, name)
+	if errs.Is(err, errs.NotFound) {
+		return nil, errs.New(errs.NotFound, "there is no key %q", name).WithHint("`r key list` lists the keys of the project")
+	}
+	return k, err
+}
+
 // Delete deletes a key. This server refuses it when Delete returns, others when
 // they learn of it. NotFound if the project has no key of that name.
 func (s *Service) Delete(ctx context.Context, project, name string) error {
-	pid, err := projects.Find(ctx, s.store, project)
-	if err != nil {
-		return err
-	}
-	k, err := entity.ByName[core.APIKey](ctx, s.store, pid, name)
-	if errs.Is(err, errs.NotFound) {
-		return errs.New(errs.NotFound, "there is no key %q", name).WithHint("`r key list` lists the keys of the project")
-	}
+	k, err := Find(ctx, s.store, project, name)
 	if err != nil {
 		return err
 	}

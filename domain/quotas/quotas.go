@@ -1,5 +1,6 @@
 // Package quotas bounds what a project uses at the same time: sandboxes with
-// their CPU, memory and root disks, disks, executions and snapshots.
+// their CPU, memory and root disks, disks, executions and snapshots. An API key may
+// have bounds of its own, for the sandboxes and executions that were asked for with it.
 //
 // [Store] is an entity.Store that refuses transactions which would pass a bound.
 // Whatever makes, claims, forks or resumes a sandbox, or makes or grows a disk,
@@ -8,21 +9,21 @@
 //
 //	Txn    applies a transaction within the quota of its scope
 //	Check  reports whether Txn would refuse operations
-//	Show   a quota and what is used
+//	Show   a quota and what is used; ShowKey, that of an API key
 //	Set    changes a quota
 //
 // # How a bound holds
 //
 // What is used is the sum over the entities of the scope, in the informers; no
 // counter exists beside them. A transaction that uses more of a bounded resource
-// also adds one to status.admissions of the project, on condition that no other
-// transaction did since the sum was made. So of two that see the same sum one is
+// also adds one to status.admissions of the project, whether the bound is that of the
+// project or of a key, on condition that no other transaction did since the sum was made. So of two that see the same sum one is
 // in conflict and sums again, also with another server. What frees a resource
 // needs no condition: informers that are behind see too much in use, never too
 // little. A refusal is therefore checked once more at the present revision.
 //
-// A transaction of a project without a quota, or one that uses no more of what is
-// bounded, is passed on as it is. A write under way while a quota is set may
+// A transaction without a quota, or one that uses no more of what is bounded, is
+// passed on as it is. A write under way while a quota is set may
 // pass it, and other servers apply it a moment later.
 //
 // A use above a bound that was lowered stays; only what would use more is refused.
@@ -38,6 +39,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/execution"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
@@ -54,9 +56,27 @@ const (
 	detailResource = "quota"
 )
 
-// Scope is whose use a quota bounds: that of all callers in a project.
+// Scope is whose use a quota bounds: that of all callers in a project, or of those with
+// one of its API keys.
 type Scope struct {
 	Project schema.ID
+	Key     id.APIKey // "": all callers
+}
+
+// has reports whether an entity belongs to the scope.
+func (c Scope) has(o schema.Object) bool {
+	return o.GetMeta().Project == c.Project && (c.Key == "" || keyOf(o) == c.Key)
+}
+
+// keyOf returns the API key with which an entity was asked for, "" if there is none.
+func keyOf(o schema.Object) id.APIKey {
+	switch o := o.(type) {
+	case *sandbox.Sandbox:
+		return id.APIKey(o.Spec.APIKey)
+	case *execution.Execution:
+		return id.APIKey(o.Spec.APIKey)
+	}
+	return ""
 }
 
 // Store applies transactions within quotas. It is safe for concurrent use.
@@ -64,10 +84,10 @@ type Store struct {
 	entity.Store
 	informers *informer.Set
 	kinds     map[string]kind
-	gates     sync.Map // Scope to *gate
+	gates     sync.Map // id of a project to *gate
 }
 
-// gate lets the transactions of a scope pass one after the other, so that those
+// gate lets the transactions of a project pass one after the other, so that those
 // of one process do not conflict. Conflicts with other processes are repeated.
 type gate struct {
 	turn chan struct{}   // has room for one
@@ -78,6 +98,7 @@ type gate struct {
 // follow s.
 func New(s entity.Store, informers *informer.Set) *Store {
 	informer.Of[core.Project](informers)
+	informer.Of[core.APIKey](informers)
 	return &Store{Store: s, informers: informers, kinds: map[string]kind{
 		sandbox.KindSandbox:     kindOf[sandbox.Sandbox](informers),
 		sandbox.KindSnapshot:    kindOf[sandbox.Snapshot](informers),
@@ -92,21 +113,21 @@ func Refused(err error) bool { return errs.Detail(err, detailResource) != "" }
 // Txn implements entity.Store. ResourceExhausted, for which Refused is true, if
 // the transaction would pass the quota.
 func (s *Store) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
-	scope, limited, err := s.scope(ctx, req.Ops)
+	project, limited, err := s.limited(ctx, req.Ops)
 	if err != nil || !limited {
 		return s.apply(ctx, req, err)
 	}
 	// What is refused, or uses no more, takes no turn.
-	if p, err := s.admit(ctx, scope, req.Ops, 0); err != nil || p == nil {
+	if p, err := s.admit(ctx, project, req.Ops, 0); err != nil || p == nil {
 		return s.apply(ctx, req, err)
 	}
-	g, leave, err := s.enter(ctx, scope)
+	g, leave, err := s.enter(ctx, project)
 	if err != nil {
 		return entity.TxnResult{}, err
 	}
 	defer leave()
 	for {
-		p, err := s.admit(ctx, scope, req.Ops, g.last)
+		p, err := s.admit(ctx, project, req.Ops, g.last)
 		if err != nil || p == nil {
 			return s.apply(ctx, req, err)
 		}
@@ -144,38 +165,101 @@ func (s *Store) apply(ctx context.Context, req entity.TxnRequest, err error) (en
 // Check returns the error with which Txn would refuse operations now, nil if it
 // would not.
 func (s *Store) Check(ctx context.Context, ops []entity.Op) error {
-	scope, limited, err := s.scope(ctx, ops)
+	project, limited, err := s.limited(ctx, ops)
 	if err != nil || !limited {
 		return err
 	}
-	_, err = s.admit(ctx, scope, ops, 0)
+	_, err = s.admit(ctx, project, ops, 0)
 	return err
 }
 
-// scope returns the scope of the operations that may use more than before. limited
-// reports that there are any, and that their scope has a quota.
-func (s *Store) scope(ctx context.Context, ops []entity.Op) (out Scope, limited bool, err error) {
+// limited returns the project of the operations that may use more than before, and
+// reports whether there are any that a quota bounds.
+func (s *Store) limited(ctx context.Context, ops []entity.Op) (project schema.ID, limited bool, err error) {
 	for i := range ops {
 		if !s.bounded(&ops[i]) {
 			continue
 		}
-		scope := Scope{Project: ops[i].Record.Project}
-		if out != (Scope{}) && out != scope {
-			return out, false, errs.New(errs.Internal, "a transaction makes entities of two projects, %s and %s", out.Project, scope.Project)
+		of := ops[i].Record.Project
+		if project != "" && project != of {
+			return project, false, errs.New(errs.Internal, "a transaction makes entities of two projects, %s and %s", project, of)
 		}
-		out = scope
+		project = of
 	}
-	if out == (Scope{}) {
-		return out, false, nil
+	if project == "" {
+		return "", false, nil
 	}
-	p, err := s.project(ctx, out)
+	p, err := s.project(ctx, project)
 	if errs.Is(err, errs.NotFound) {
-		return out, false, nil // the store says what is wrong with the operations
+		return project, false, nil // the store says what is wrong with the operations
 	}
 	if err != nil {
-		return out, false, err
+		return project, false, err
 	}
-	return out, p.Spec.Quota != nil, nil
+	bounds, err := s.bounds(ctx, p, ops)
+	return project, len(bounds) > 0, err
+}
+
+// bound is a quota of a scope.
+type bound struct {
+	scope Scope
+	quota *core.Quota
+	owner string // for messages
+	hint  string // where the quota is shown, and who can change it
+}
+
+// bounds returns the quotas under which operations are: that of the project, and those
+// of the API keys with which entities were asked for.
+func (s *Store) bounds(ctx context.Context, p *core.Project, ops []entity.Op) ([]bound, error) {
+	var out []bound
+	if p.Spec.Quota != nil {
+		out = append(out, bound{
+			Scope{Project: p.ID}, p.Spec.Quota, "project " + p.Name,
+			"`r quota show` shows what is used, and an administrator raises the quota with `r quota set`",
+		})
+	}
+	seen := map[id.APIKey]bool{"": true}
+	for i := range ops {
+		if !s.bounded(&ops[i]) {
+			continue
+		}
+		o, err := s.kinds[ops[i].Record.Kind].decode(&ops[i].Record)
+		if err != nil {
+			return nil, err
+		}
+		kid := keyOf(o)
+		if seen[kid] {
+			continue
+		}
+		seen[kid] = true
+		k, err := s.key(ctx, kid)
+		if errs.Is(err, errs.NotFound) {
+			continue // it was deleted, and its bounds with it
+		}
+		if err != nil {
+			return nil, err
+		}
+		if q := quotaOf(k); q != nil {
+			out = append(out, bound{
+				Scope{p.ID, kid}, q, "API key " + k.Name,
+				"`r key show " + k.Name + "` shows what is used, and an administrator makes keys with other bounds",
+			})
+		}
+	}
+	return out, nil
+}
+
+// quotaOf returns the bounds of an API key; nil if it has none.
+func quotaOf(k *core.APIKey) *core.Quota {
+	return orNil(core.Quota{Sandboxes: k.Spec.MaxSandboxes, Executions: k.Spec.MaxExecutions})
+}
+
+// key returns an API key from the informer, or from the store if it is new. It is shared.
+func (s *Store) key(ctx context.Context, kid id.APIKey) (*core.APIKey, error) {
+	if k := informer.Of[core.APIKey](s.informers).Get(schema.ID(kid)); k != nil {
+		return k, nil
+	}
+	return entity.Get[core.APIKey](ctx, s.Store, kid)
 }
 
 // bounded reports whether an operation may use more than before.
@@ -187,20 +271,20 @@ func (s *Store) bounded(op *entity.Op) bool {
 	return ok
 }
 
-// project returns the project of a scope from the informer, or from the store if
-// it is new. It is shared.
-func (s *Store) project(ctx context.Context, scope Scope) (*core.Project, error) {
-	if p := informer.Of[core.Project](s.informers).Get(scope.Project); p != nil {
+// project returns a project from the informer, or from the store if it is new. It is
+// shared.
+func (s *Store) project(ctx context.Context, pid schema.ID) (*core.Project, error) {
+	if p := informer.Of[core.Project](s.informers).Get(pid); p != nil {
 		return p, nil
 	}
-	return entity.Get[core.Project](ctx, s.Store, scope.Project)
+	return entity.Get[core.Project](ctx, s.Store, pid)
 }
 
-// enter waits for the turn of the caller in a scope.
-func (s *Store) enter(ctx context.Context, scope Scope) (*gate, func(), error) {
-	v, ok := s.gates.Load(scope)
+// enter waits for the turn of the caller in a project.
+func (s *Store) enter(ctx context.Context, project schema.ID) (*gate, func(), error) {
+	v, ok := s.gates.Load(project)
 	if !ok {
-		v, _ = s.gates.LoadOrStore(scope, &gate{turn: make(chan struct{}, 1)})
+		v, _ = s.gates.LoadOrStore(project, &gate{turn: make(chan struct{}, 1)})
 	}
 	g := v.(*gate)
 	select {
@@ -211,10 +295,10 @@ func (s *Store) enter(ctx context.Context, scope Scope) (*gate, func(), error) {
 	}
 }
 
-// admit checks operations against the quota, at revision after or later. It
+// admit checks operations against the quotas, at revision after or later. It
 // returns the project as it was before what is used was summed, nil if nothing
 // that is bounded grows.
-func (s *Store) admit(ctx context.Context, scope Scope, ops []entity.Op, after schema.Revision) (*core.Project, error) {
+func (s *Store) admit(ctx context.Context, project schema.ID, ops []entity.Op, after schema.Revision) (*core.Project, error) {
 	for i := range ops {
 		if s.bounded(&ops[i]) {
 			after = max(after, ops[i].Record.Revision) // the informers must know what the caller has read
@@ -224,7 +308,7 @@ func (s *Store) admit(ctx context.Context, scope Scope, ops []entity.Op, after s
 		if err := s.await(ctx, after); err != nil {
 			return nil, err
 		}
-		p, err := s.project(ctx, scope)
+		p, err := s.project(ctx, project)
 		if err != nil {
 			return nil, err
 		}
@@ -232,7 +316,7 @@ func (s *Store) admit(ctx context.Context, scope Scope, ops []entity.Op, after s
 		if err := s.await(ctx, p.Revision); err != nil {
 			return nil, err
 		}
-		grows, err := s.grows(p, scope, ops)
+		grows, err := s.grows(ctx, p, ops)
 		if err == nil && !grows {
 			return nil, nil
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/domain/keys"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -34,6 +35,24 @@ func (s *Store) Show(ctx context.Context, project string) (*core.QuotaResponse, 
 		resp.Resources = append(resp.Resources, core.QuotaUse{Resource: resources[i].name, Limit: *resources[i].limit(q), Used: used[i]})
 	}
 	return resp, nil
+}
+
+// ShowKey returns an API key of a project, and what is used of what its bounds are for.
+// NotFound if there is none of that name.
+func (s *Store) ShowKey(ctx context.Context, project, name string) (*core.APIKey, []core.QuotaUse, error) {
+	k, err := keys.Find(ctx, s.Store, project, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.await(ctx, k.Revision); err != nil {
+		return nil, nil, err
+	}
+	s.catchUp(ctx)
+	used := s.sum(Scope{k.Project, k.GetID()}, nil)
+	return k, []core.QuotaUse{
+		{Resource: core.QuotaResourceSandboxes, Limit: k.Spec.MaxSandboxes, Used: used[sandboxes]},
+		{Resource: core.QuotaResourceExecutions, Limit: k.Spec.MaxExecutions, Used: used[executions]},
+	}, nil
 }
 
 // Set changes bounds of a project's quota, and returns the quota as Show does.

@@ -1,6 +1,7 @@
 package quotas
 
 import (
+	"context"
 	"strconv"
 
 	"miren.dev/runtime/api/core"
@@ -88,7 +89,11 @@ func granted(o schema.Object) Use {
 	return demand(o)
 }
 
-const indexScope = "scope of a quota"
+// Indexes of the informers: of entities that use what quotas bound.
+const (
+	indexProject = "project of a quota"
+	indexKey     = "API key of a quota"
+)
 
 // kind is a kind whose entities use what quotas bound.
 type kind struct {
@@ -99,11 +104,17 @@ type kind struct {
 
 func kindOf[T any, P entity.ObjectPtr[T]](set *informer.Set) kind {
 	i := informer.Of[T, P](set)
-	i.AddIndex(indexScope, func(o P) []string {
+	i.AddIndex(indexProject, func(o P) []string {
 		if demand(o) == (Use{}) {
 			return nil
 		}
 		return []string{string(o.GetMeta().Project)}
+	})
+	i.AddIndex(indexKey, func(o P) []string {
+		if demand(o) == (Use{}) || keyOf(o) == "" {
+			return nil
+		}
+		return []string{string(keyOf(o))}
 	})
 	return kind{
 		decode: func(r *schema.Record) (schema.Object, error) { return entity.Decode[T, P](r) },
@@ -114,7 +125,11 @@ func kindOf[T any, P entity.ObjectPtr[T]](set *informer.Set) kind {
 			return nil
 		},
 		add: func(u *Use, of Scope, except map[schema.ID]bool) {
-			for _, o := range i.ByIndex(indexScope, string(of.Project)) {
+			index, value := indexProject, string(of.Project)
+			if of.Key != "" {
+				index, value = indexKey, string(of.Key)
+			}
+			for _, o := range i.ByIndex(index, value) {
 				if !except[o.GetMeta().ID] {
 					u.add(demand(o))
 				}
@@ -137,12 +152,26 @@ func (s *Store) sum(of Scope, except map[schema.ID]bool) (u Use) {
 	return u
 }
 
-// grows reports whether operations use more of a resource that the quota of the
-// project bounds. ResourceExhausted if they pass the bound.
-func (s *Store) grows(p *core.Project, scope Scope, ops []entity.Op) (bool, error) {
-	if p.Spec.Quota == nil {
-		return false, nil
+// grows reports whether operations use more of a resource that a quota bounds.
+// ResourceExhausted if they pass the bound.
+func (s *Store) grows(ctx context.Context, p *core.Project, ops []entity.Op) (bool, error) {
+	bounds, err := s.bounds(ctx, p, ops)
+	if err != nil {
+		return false, err
 	}
+	grows := false
+	for i := range bounds {
+		g, err := s.check(&bounds[i], ops)
+		if err != nil {
+			return false, err
+		}
+		grows = grows || g
+	}
+	return grows, nil
+}
+
+// check is grows for one quota.
+func (s *Store) check(b *bound, ops []entity.Op) (bool, error) {
 	var before, after Use // of the entities that the operations write
 	written := map[schema.ID]bool{}
 	for i := range ops {
@@ -155,31 +184,33 @@ func (s *Store) grows(p *core.Project, scope Scope, ops []entity.Op) (bool, erro
 		if err != nil {
 			return false, err
 		}
-		after.add(granted(o))
 		written[op.Record.ID] = true
-		if old := k.get(op.Record.ID); old != nil {
+		if b.scope.has(o) {
+			after.add(granted(o))
+		}
+		if old := k.get(op.Record.ID); old != nil && b.scope.has(old) {
 			before.add(granted(old))
 		}
 	}
 	grows := false
 	for i := range resources {
-		grows = grows || after[i] > before[i] && *resources[i].limit(p.Spec.Quota) != nil
+		grows = grows || after[i] > before[i] && *resources[i].limit(b.quota) != nil
 	}
 	if !grows {
 		return false, nil
 	}
-	used := s.sum(scope, written)
+	used := s.sum(b.scope, written)
 	used.add(before)
 	for i := range resources {
 		r, asked := &resources[i], after[i]-before[i]
-		limit := *r.limit(p.Spec.Quota)
+		limit := *r.limit(b.quota)
 		if limit == nil || asked <= 0 || used[i]+asked <= *limit {
 			continue
 		}
-		return false, errs.New(errs.ResourceExhausted, "the quota of project %s for %s: %s of %s in use, %s more asked for", p.Name, r.noun,
+		return false, errs.New(errs.ResourceExhausted, "the quota of %s for %s: %s of %s in use, %s more asked for", b.owner, r.noun,
 			r.show(used[i]), r.show(*limit), r.show(asked)).
 			With(detailResource, string(r.name)).With("used", number(used[i])).With("limit", number(*limit)).With("asked", number(asked)).
-			WithHint("%s; `r quota show` shows what is used, and an administrator raises the quota with `r quota set`", r.free)
+			WithHint("%s; %s", r.free, b.hint)
 	}
 	return true, nil
 }

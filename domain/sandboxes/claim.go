@@ -172,7 +172,7 @@ func (s *Service) take(ctx context.Context, warm, sb *sandbox.Sandbox) (*sandbox
 	c.Spec.IdleTimeout, c.Spec.OnIdle = sb.Spec.IdleTimeout, sb.Spec.OnIdle
 	c.Spec.TTL, c.Spec.ResumeTTL = sb.Spec.TTL, sb.Spec.ResumeTTL
 	c.Spec.Agent, c.Spec.Origin = sb.Spec.Agent, sandbox.SandboxOriginPool
-	c.Spec.Template, c.Spec.Execution = sb.Spec.Template, sb.Spec.Execution
+	c.Spec.Template, c.Spec.Execution, c.Spec.APIKey = sb.Spec.Template, sb.Spec.Execution, sb.Spec.APIKey
 	c.Spec.OnlyNode = sb.Spec.OnlyNode
 	fault.Point("claim", "take", fault.Before)
 	if err := entity.UpdateSpec(ctx, s.Store, c); err != nil {

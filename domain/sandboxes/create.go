@@ -55,6 +55,7 @@ type CreateRequest struct {
 	OnIdle      sandbox.IdleAction
 	StopTimeout *time.Duration
 	Execution   id.Execution // the execution that it is made for, and with which it is deleted
+	APIKey      id.APIKey    // the API key with which it is asked for, and whose bounds hold; "": none
 	// Note, if set, is called with messages for the user: why the sandbox does
 	// not run yet, or why it ended and its process with it.
 	Note func(text string)
@@ -99,7 +100,7 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 		return nil, nil, err
 	}
 	sb := sandbox.NewSandbox()
-	sb.Project, sb.Name, sb.Labels, sb.Spec.Execution = pid, req.Name, req.Labels, req.Execution
+	sb.Project, sb.Name, sb.Labels, sb.Spec.Execution, sb.Spec.APIKey = pid, req.Name, req.Labels, req.Execution, string(req.APIKey)
 	made, err := s.describe(ctx, project, sb, &req)
 	if err != nil {
 		return nil, nil, err

@@ -220,6 +220,7 @@ type ForkRequest struct {
 	// IdleTimeout is the time without use after which OnIdle happens to each; 0: never.
 	IdleTimeout time.Duration
 	OnIdle      sandbox.IdleAction // empty: it ends
+	APIKey      id.APIKey          // the API key with which they are asked for, and whose bounds hold; "": none
 	Note        func(text string)
 }
 
@@ -318,7 +319,7 @@ func (s *Service) nodeOfSnapshot(ctx context.Context, from *sandbox.Snapshot) (i
 func forkOf(from *sandbox.Snapshot, req *ForkRequest) *sandbox.Sandbox {
 	sb := sandbox.NewSandbox()
 	sb.Project, sb.Labels = from.Project, maps.Clone(req.Labels)
-	sb.Spec.Restore = string(from.ID)
+	sb.Spec.Restore, sb.Spec.APIKey = string(from.ID), string(req.APIKey)
 	sb.Spec.Template, sb.Spec.TemplateVersion = schema.Copy(from.Spec.Template), from.Spec.TemplateVersion
 	sb.Spec.Template.Hostname = ""
 	if len(sb.Spec.Template.Start) > 0 {

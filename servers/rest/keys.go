@@ -20,6 +20,26 @@ type Key struct {
 	CreatedAt time.Time  `json:"created_at" doc:"Time of its creation."`
 	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"Time of its expiry; absent: it does not expire."`
 	LastUsed  *time.Time `json:"last_used,omitempty" doc:"Time of its last use, up to a minute late; absent: it was never used."`
+	Limits    KeyLimits  `json:"limits" doc:"What its callers may use."`
+}
+
+// KeyLimits are the bounds of a key.
+type KeyLimits struct {
+	Rate          *int64 `json:"rate,omitempty" minimum:"1" maximum:"1000000" doc:"Most requests per second; absent: those of the server."`
+	MaxSandboxes  *int64 `json:"max_sandboxes,omitempty" minimum:"0" doc:"Most sandboxes at the same time, those of its executions included; absent: unlimited."`
+	MaxExecutions *int64 `json:"max_executions,omitempty" minimum:"0" doc:"Most executions at the same time; absent: unlimited."`
+}
+
+// KeyUse is what is used with a key at the moment.
+type KeyUse struct {
+	Sandboxes  int64 `json:"sandboxes" doc:"Sandboxes that run or start."`
+	Executions int64 `json:"executions" doc:"Executions that wait or run."`
+}
+
+// KeyDetail is a key and what is used with it.
+type KeyDetail struct {
+	Key
+	Used KeyUse `json:"used" doc:"What is used with it at the moment."`
 }
 
 // NewKey is a key that was made now.
@@ -30,6 +50,7 @@ type NewKey struct {
 
 func keyOf(k *core.APIKey) Key {
 	out := Key{Name: k.Name, Roles: []string{}, CreatedBy: k.Spec.CreatedBy, CreatedAt: k.CreatedAt, ExpiresAt: k.Spec.ExpiresAt, LastUsed: k.Status.LastUsed}
+	out.Limits = KeyLimits{k.Spec.Rate, k.Spec.MaxSandboxes, k.Spec.MaxExecutions}
 	for _, r := range k.Spec.Roles {
 		role, _, _ := rpc.SplitRole(r) // the project is that of the caller
 		out.Roles = append(out.Roles, role)
@@ -46,6 +67,7 @@ func registerKeys(a huma.API) {
 	const tag = "keys"
 	register(a, op(http.MethodPost, "/keys", "create-key", tag, "Make an API key of the project, which is shown this once", status(http.StatusCreated)), createKey)
 	register(a, op(http.MethodGet, "/keys", "list-keys", tag, "List the API keys of the project"), listKeys)
+	register(a, op(http.MethodGet, "/keys/{name}", "get-key", tag, "Get an API key, and what is used with it"), getKey)
 	register(a, op(http.MethodDelete, "/keys/{name}", "delete-key", tag, "Delete an API key, which is refused from then on", status(http.StatusNoContent)), deleteKey)
 }
 
@@ -54,6 +76,7 @@ type createKeyInput struct {
 		Name       string   `json:"name" minLength:"1" maxLength:"63" pattern:"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$" doc:"Name." example:"ci"`
 		Roles      []string `json:"roles,omitempty" maxItems:"16" enum:"agent,viewer,deployer,admin" doc:"Roles; absent: agent."`
 		TTLSeconds *int64   `json:"ttl_seconds,omitempty" minimum:"60" maximum:"315360000" doc:"Validity; absent: until it is deleted."`
+		KeyLimits
 	}
 }
 
@@ -66,6 +89,7 @@ func createKey(ctx context.Context, in *createKeyInput) (*createdKey, error) {
 	c := callerFrom(ctx)
 	resp, err := core.NewKeysClient(c.Client).Create(ctx, &core.CreateKeyRequest{
 		Project: c.Project(), Name: in.Body.Name, Roles: in.Body.Roles, TTL: seconds(in.Body.TTLSeconds),
+		Rate: in.Body.Rate, MaxSandboxes: in.Body.MaxSandboxes, MaxExecutions: in.Body.MaxExecutions,
 	})
 	if err != nil {
 		return nil, err
@@ -93,6 +117,28 @@ func listKeys(ctx context.Context, in *ListInput) (*body[KeyPage], error) {
 		out.Keys = append(out.Keys, keyOf(k))
 	}
 	return &body[KeyPage]{out}, nil
+}
+
+func getKey(ctx context.Context, in *KeyNameInput) (*body[KeyDetail], error) {
+	c := callerFrom(ctx)
+	resp, err := core.NewKeysClient(c.Client).Show(ctx, &core.KeyRequest{Project: c.Project(), Name: in.Name})
+	if err != nil {
+		return nil, err
+	}
+	k, err := entity.Decode[core.APIKey](&resp.Key)
+	if err != nil {
+		return nil, err
+	}
+	out := KeyDetail{Key: keyOf(k)}
+	for _, u := range resp.Resources {
+		switch u.Resource {
+		case core.QuotaResourceSandboxes:
+			out.Used.Sandboxes = u.Used
+		case core.QuotaResourceExecutions:
+			out.Used.Executions = u.Used
+		}
+	}
+	return &body[KeyDetail]{out}, nil
 }
 
 func deleteKey(ctx context.Context, in *KeyNameInput) (*struct{}, error) {

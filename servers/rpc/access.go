@@ -34,7 +34,7 @@ func Access() (name string, a kit.Access) {
 			kit.Fields(disk.DiskKind, "spec"), kit.Fields(disk.DiskSnapshotKind, "spec"), kit.Fields(disk.DiskCopyKind, "spec"), kit.Fields(execution.ExecutionKind, "spec"), kit.Fields(secret.SecretKind, "spec"), kit.Fields(webhook.WebhookKind, "spec"), kit.Fields(webhook.WebhookDeliveryKind, "spec.replays"),
 			kit.Fields(sandbox.TemplateKind, "spec", "status"), kit.Fields(sandbox.TemplateVersionKind, "status"), kit.Fields(sandbox.WarmPoolKind, "spec"),
 			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease", "name", "labels", "spec.ttl", "spec.resume_ttl", "spec.idle_timeout", "spec.on_idle", "spec.template", "spec.warm_pool", "spec.claim",
-				"spec.claimed_at", "spec.agent", "spec.origin", "spec.execution", "spec.only_node"),
+				"spec.claimed_at", "spec.agent", "spec.origin", "spec.execution", "spec.api_key", "spec.only_node"),
 			kit.Fields(sandbox.SnapshotKind, "spec.deleted")),
 		Shares: []kit.Share{{
 			Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",

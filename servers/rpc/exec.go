@@ -50,7 +50,7 @@ func (h *sandboxHandler) Attach(ctx context.Context, req *sandbox.AttachRequest,
 func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceRequest, st execStream) error {
 	out := &output{st: st}
 	sid, p, err := h.sandboxes.RunOnce(ctx, req.Sandbox.Project, sandboxes.RunOnceRequest{
-		CreateRequest: withNote(createRequest(&req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
+		CreateRequest: withNote(createRequest(ctx, &req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
 		Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
 	})
 	if sid != "" {
@@ -67,7 +67,7 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 	out := &output{st: st}
 	r := sandboxes.RunCodeRequest{
 		RunOnceRequest: sandboxes.RunOnceRequest{
-			CreateRequest: withNote(createRequest(&req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
+			CreateRequest: withNote(createRequest(ctx, &req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
 			Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
 		},
 		Language: req.Language, Code: req.Code, File: req.File, Args: req.Args, Timeout: value(req.Timeout), Confine: value(req.Confine),

@@ -12,8 +12,12 @@ import (
 // executionHandler serves execution.Executions.
 type executionHandler struct{ executions *executions.Service }
 
+func submitter(ctx context.Context) executions.Submitter {
+	return executions.Submitter{Name: caller(ctx), Key: callerKey(ctx)}
+}
+
 func (h *executionHandler) Submit(ctx context.Context, req *execution.SubmitRequest) (*execution.ExecutionResponse, error) {
-	e, err := h.executions.Submit(ctx, req, caller(ctx))
+	e, err := h.executions.Submit(ctx, req, submitter(ctx))
 	if err == nil {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: execution.KindExecution, ID: string(e.ID)})
 	}
@@ -21,7 +25,7 @@ func (h *executionHandler) Submit(ctx context.Context, req *execution.SubmitRequ
 }
 
 func (h *executionHandler) SubmitBatch(ctx context.Context, req *execution.SubmitBatchRequest) (*execution.BatchResponse, error) {
-	batch, list, err := h.executions.SubmitBatch(ctx, req, caller(ctx))
+	batch, list, err := h.executions.SubmitBatch(ctx, req, submitter(ctx))
 	if err != nil {
 		return nil, err
 	}

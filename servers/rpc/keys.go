@@ -6,15 +6,19 @@ import (
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )
 
 // keyHandler serves core.Keys.
-type keyHandler struct{ keys *keys.Service }
+type keyHandler struct {
+	keys   *keys.Service
+	quotas *quotas.Store
+}
 
-// Keys serves s to its callers.
-func Keys(s *keys.Service) core.Keys { return &keyHandler{s} }
+// Keys serves s to its callers, and what q says is used with the keys.
+func Keys(s *keys.Service, q *quotas.Store) core.Keys { return &keyHandler{s, q} }
 
 func (h *keyHandler) Create(ctx context.Context, req *core.CreateKeyRequest) (*core.CreateKeyResponse, error) {
 	// The audit log names the user for what is done with the key.
@@ -23,6 +27,7 @@ func (h *keyHandler) Create(ctx context.Context, req *core.CreateKeyRequest) (*c
 	}
 	k, secret, err := h.keys.Create(ctx, keys.Request{
 		Project: req.Project, Name: req.Name, Roles: req.Roles, TTL: value(req.TTL), By: caller(ctx), User: req.User, Rate: value(req.Rate),
+		MaxSandboxes: req.MaxSandboxes, MaxExecutions: req.MaxExecutions,
 	})
 	if err != nil {
 		return nil, err
@@ -33,4 +38,14 @@ func (h *keyHandler) Create(ctx context.Context, req *core.CreateKeyRequest) (*c
 
 func (h *keyHandler) Delete(ctx context.Context, req *core.KeyRequest) error {
 	return h.keys.Delete(ctx, req.Project, req.Name)
+}
+
+// Show returns an API key and what is used with it.
+func (h *keyHandler) Show(ctx context.Context, req *core.KeyRequest) (*core.KeyResponse, error) {
+	k, used, err := h.quotas.ShowKey(ctx, req.Project, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(k)
+	return &core.KeyResponse{Key: rec, Resources: used}, err
 }

@@ -1,6 +1,7 @@
 package rpcserver_test
 
 import (
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -10,6 +11,8 @@ import (
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -37,6 +40,71 @@ func (e *env) refused(what string, err error) {
 	if e.class(what, err, errs.ResourceExhausted); !quotas.Refused(err) || errs.HintOf(err) == "" {
 		e.Errorf("%s: %v is no refusal of a quota with a hint", what, err)
 	}
+}
+
+// Each way to a sandbox meets the bounds of the API key with which it is asked for.
+func TestEveryWayToASandboxMeetsTheKey(t *testing.T) {
+	e := newEnv(t)
+	_, warm := e.pool(2)
+	hash, err := schema.NewSealer(filepath.Join(t.TempDir(), "key")).Seal("hash")
+	e.must(err)
+	k, one := core.NewAPIKey(), int64(1)
+	k.Project, k.Name = warm[0].Project, "ci"
+	k.Spec = core.APIKeySpec{Hash: hash, Roles: []string{"agent@default"}, MaxSandboxes: &one}
+	e.must(entity.Create(e.ctx(), e.store.Store, k))
+	cl := e.rpc.Local(rpc.Identity{Name: "key:default/ci", Roles: []string{rpc.RoleAdmin}, How: rpc.HowKey, Key: string(k.ID)})
+	t.Cleanup(func() { cl.Close() })
+	mine := sandbox.NewSandboxesClient(cl)
+	run := func(req sandbox.RunRequest) (*sandbox.Sandbox, error) {
+		resp, err := mine.Run(e.ctx(), &req)
+		if err != nil {
+			return nil, err
+		}
+		return entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	}
+	claimed, err := run(sandbox.RunRequest{Template: "python"})
+	e.must(err)
+	if claimed.Spec.APIKey != string(k.ID) || claimed.Spec.Claim == "" {
+		t.Fatalf("the claimed sandbox has the key %q", claimed.Spec.APIKey)
+	}
+	_, err = run(sandbox.RunRequest{Template: "python"})
+	e.refused("claim", err)
+	_, err = run(sandbox.RunRequest{Image: "debian", Command: []string{"/bin/guest", "sleep"}})
+	e.refused("create", err)
+	_, err = run(sandbox.RunRequest{Template: "python", Agent: "ada"})
+	e.refused("sandbox of an agent", err)
+	_, err = mine.Fork(e.ctx(), &sandbox.ForkRequest{Sandbox: claimed.GetID()})
+	e.refused("fork", err)
+	for what, call := range map[string]func() error{
+		"run once": func() error {
+			st, err := mine.RunOnce(e.ctx(), &sandbox.RunOnceRequest{Sandbox: sandbox.RunRequest{Template: "python", Command: []string{"true"}}})
+			if err == nil {
+				_, err = st.Recv()
+			}
+			return err
+		},
+		"run code": func() error {
+			st, err := mine.RunCode(e.ctx(), &sandbox.RunCodeRequest{Sandbox: sandbox.RunRequest{}, Language: "python", Code: []byte("1")})
+			if err == nil {
+				_, err = st.Recv()
+			}
+			return err
+		},
+	} {
+		e.refused(what, call())
+	}
+	other := e.run("sleep") // of somebody without a key
+	if other.Spec.APIKey != "" {
+		t.Errorf("the key %q", other.Spec.APIKey)
+	}
+	paused := e.pause(claimed)
+	cold, err := run(sandbox.RunRequest{Image: "debian", Command: []string{"/bin/guest", "sleep"}})
+	e.must(err)
+	_, err = e.sandboxes.Resume(e.ctx(), &sandbox.PauseRequest{Sandbox: paused.GetID()}) // whoever resumes it, it counts for the key
+	e.refused("resume", err)
+	e.must(mine.Delete(e.ctx(), &sandbox.SandboxRequest{Sandbox: cold.GetID()}))
+	_, err = mine.Resume(e.ctx(), &sandbox.PauseRequest{Sandbox: paused.GetID(), Wait: ptr(true)})
+	e.must(err)
 }
 
 // Each way to a sandbox meets the quota, and tells a client why.

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
@@ -82,6 +83,9 @@ func Register(s *rpc.Server, d Deps) {
 
 // caller returns the name of the identity that makes a call.
 func caller(ctx context.Context) string { return rpc.IdentityFrom(ctx).Name }
+
+// callerKey returns the id of the API key with which a call is made, "" without one.
+func callerKey(ctx context.Context) id.APIKey { return id.APIKey(rpc.IdentityFrom(ctx).Key) }
 
 // record encodes an entity for the wire.
 func record(o schema.Object) (schema.Record, error) {

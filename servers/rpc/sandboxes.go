@@ -13,14 +13,14 @@ import (
 type sandboxHandler struct{ sandboxes *sandboxes.Service }
 
 func (h *sandboxHandler) Run(ctx context.Context, req *sandbox.RunRequest) (*sandbox.SandboxResponse, error) {
-	sb, err := h.sandboxes.Create(ctx, req.Project, createRequest(req))
+	sb, err := h.sandboxes.Create(ctx, req.Project, createRequest(ctx, req))
 	if err == nil {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sb.ID)})
 	}
 	return sandboxResponse(sb, err)
 }
 
-func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {
+func createRequest(ctx context.Context, req *sandbox.RunRequest) sandboxes.CreateRequest {
 	var volumes []sandboxes.Volume
 	for _, v := range req.Volumes {
 		volumes = append(volumes, sandboxes.Volume{Disk: v.Disk, Path: v.Path, ReadOnly: value(v.ReadOnly)})
@@ -31,7 +31,7 @@ func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {
 		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
 		DiskFiles: value(req.DiskFiles), OpenFiles: value(req.OpenFiles), FileBytes: value(req.FileBytes), Bandwidth: value(req.BandwidthBytes),
 		TTL: value(req.TTL), ResumeTTL: value(req.ResumeTTL), StopTimeout: req.StopTimeout, IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
-		Egress: req.Egress, Volumes: volumes,
+		Egress: req.Egress, Volumes: volumes, APIKey: callerKey(ctx),
 	}
 }
 
@@ -156,6 +156,7 @@ func (h *sandboxHandler) Fork(ctx context.Context, req *sandbox.ForkRequest) (*s
 	forks, err := h.sandboxes.Fork(ctx, sandboxes.ForkRequest{
 		Sandbox: req.Sandbox, Snapshot: req.Snapshot, Count: int(value(req.Count)), Labels: req.Labels, Env: req.Env, TTL: value(req.TTL),
 		ResumeTTL: value(req.ResumeTTL), IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
+		APIKey: callerKey(ctx),
 	})
 	if err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	}
 	rpcserver.Register(f.rpc, deps)
 	core.RegisterUsers(f.rpc, rpcserver.Users(&users.Service{Store: c.store, Table: f.users, CheckRole: f.checkRole}))
-	core.RegisterKeys(f.rpc, rpcserver.Keys(f.keys))
+	core.RegisterKeys(f.rpc, rpcserver.Keys(f.keys, c.quotas))
 	server.RegisterServer(f.rpc, f)
 	server.RegisterDebug(f.rpc, &debug{c})
 	server.RegisterSSH(f.rpc, &sshHandler{f})

@@ -146,6 +146,7 @@ var answers = map[string]answer{
 	"core.Users/Set":    forCluster,
 
 	"core.Keys/Create": byApp(func(p, a string) *core.CreateKeyRequest { return &core.CreateKeyRequest{Project: p, Name: a} }),
+	"core.Keys/Show":   byApp(func(p, a string) *core.KeyRequest { return &core.KeyRequest{Project: p, Name: a} }),
 	"core.Keys/Delete": byApp(func(p, a string) *core.KeyRequest { return &core.KeyRequest{Project: p, Name: a} }),
 
 	"disk.Disks/Create": byApp(func(p, a string) *disk.CreateDiskRequest { return &disk.CreateDiskRequest{Project: p, Disk: a} }),
