@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/cli/disk"
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
+	"miren.dev/runtime/cli/event"
 	"miren.dev/runtime/cli/execution"
 	"miren.dev/runtime/cli/key"
 	"miren.dev/runtime/cli/mcp"
@@ -93,6 +94,7 @@ var commands = []entry{
 	{path: "user", make: user.New},
 	{path: "key", make: key.New},
 	{path: "webhook", make: webhook.New},
+	{path: "event", make: event.New},
 	{path: "audit", make: audit.New},
 	{path: "openapi", make: openapi.New},
 	{path: "debug", make: debug.New},

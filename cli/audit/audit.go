@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -81,29 +80,13 @@ func (o *listOptions) request() (*history.ListRequest, error) {
 		if f.text == "" {
 			continue
 		}
-		t, ok := parseTime(f.text, now)
-		if !ok {
-			return nil, exit.Usagef("--%s %s: want an age such as 90m, 24h or 7d, a date such as 2026-01-02, or a time such as 2026-01-02T15:04:05Z", f.flag, f.text)
+		t, err := command.ParseTime(f.flag, f.text, now)
+		if err != nil {
+			return nil, err
 		}
 		*f.to = &t
 	}
 	return req, nil
-}
-
-// parseTime reads an age before now, a date or a time.
-func parseTime(s string, now time.Time) (time.Time, bool) {
-	if n, err := strconv.ParseUint(strings.TrimSuffix(s, "d"), 10, 16); err == nil && strings.HasSuffix(s, "d") {
-		return now.AddDate(0, 0, -int(n)), true
-	}
-	if d, err := time.ParseDuration(s); err == nil {
-		return now.Add(-d), d >= 0
-	}
-	for _, layout := range []string{time.RFC3339, time.DateOnly} {
-		if t, err := time.Parse(layout, s); err == nil {
-			return t, true
-		}
-	}
-	return time.Time{}, false
 }
 
 // entry is a record as JSON.
