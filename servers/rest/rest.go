@@ -77,6 +77,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerPorts(a)
 	registerKeys(a)
 	registerWebhooks(a)
+	registerEvents(a)
 	registerAudit(a)
 	registerEgress(a)
 	mountPorts(s, mux)

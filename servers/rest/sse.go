@@ -36,6 +36,7 @@ const (
 	eventNote   = "note"   // NoteEvent
 	eventEnd    = "end"    // EndEvent or Execution; the last
 	eventError  = "error"  // Problem; the last
+	eventEvent  = "event"  // Event
 )
 
 // OutputEvent is the next part of an output.
@@ -245,7 +246,7 @@ func unfinished(b []byte) int {
 // events describes the stream of an operation in the OpenAPI document.
 func events(a huma.API, types map[string]any) *huma.MediaType {
 	var all []*huma.Schema
-	for _, name := range []string{eventOutput, eventStatus, eventNote, eventEnd, eventError} {
+	for _, name := range []string{eventOutput, eventStatus, eventNote, eventEvent, eventEnd, eventError} {
 		v, ok := types[name]
 		if !ok {
 			continue

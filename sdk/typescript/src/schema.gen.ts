@@ -89,6 +89,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List what happened in the project */
+        get: operations["list-events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/events/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Follow what happens in the project, as server-sent events */
+        get: operations["stream-events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/executions": {
         parameters: {
             query?: never;
@@ -200,7 +234,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /** Get an API key, and what is used with it */
+        get: operations["get-key"];
         put?: never;
         post?: never;
         /** Delete an API key, which is refused from then on */
@@ -1150,10 +1185,25 @@ export interface components {
         };
         CreateKeyInputBody: {
             /**
+             * Format: int64
+             * @description Most executions at the same time; absent: unlimited.
+             */
+            max_executions?: number;
+            /**
+             * Format: int64
+             * @description Most sandboxes at the same time, those of its executions included; absent: unlimited.
+             */
+            max_sandboxes?: number;
+            /**
              * @description Name.
              * @example ci
              */
             name: string;
+            /**
+             * Format: int64
+             * @description Most requests per second; absent: those of the server.
+             */
+            rate?: number;
             /** @description Roles; absent: agent. */
             roles?: ("agent" | "viewer" | "deployer" | "admin")[];
             /**
@@ -1338,6 +1388,30 @@ export interface components {
             message?: string;
             /** @description The value at the given location */
             value?: unknown;
+        };
+        Event: {
+            /** @description What it happened to: kind, id, phase and more. */
+            data: {
+                [key: string]: unknown;
+            };
+            /** @description Id, which receivers of webhooks get as webhook-id. */
+            id: string;
+            /**
+             * Format: date-time
+             * @description Time at which it happened.
+             */
+            timestamp: string;
+            /**
+             * @description Type.
+             * @example sandbox.ended
+             */
+            type: string;
+        };
+        EventPage: {
+            /** @description Events, newest first. */
+            events: components["schemas"]["Event"][];
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
         };
         Execute: {
             /** @description Arguments of the program. */
@@ -1636,6 +1710,8 @@ export interface components {
              * @description Time of its last use, up to a minute late; absent: it was never used.
              */
             last_used?: string;
+            /** @description What its callers may use. */
+            limits: components["schemas"]["KeyLimits"];
             /**
              * @description Name.
              * @example ci
@@ -1644,11 +1720,70 @@ export interface components {
             /** @description Roles in the project: agent, viewer, deployer, admin. */
             roles: string[];
         };
+        KeyDetail: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description Identity that made it. */
+            created_by?: string;
+            /**
+             * Format: date-time
+             * @description Time of its expiry; absent: it does not expire.
+             */
+            expires_at?: string;
+            /**
+             * Format: date-time
+             * @description Time of its last use, up to a minute late; absent: it was never used.
+             */
+            last_used?: string;
+            /** @description What its callers may use. */
+            limits: components["schemas"]["KeyLimits"];
+            /**
+             * @description Name.
+             * @example ci
+             */
+            name: string;
+            /** @description Roles in the project: agent, viewer, deployer, admin. */
+            roles: string[];
+            /** @description What is used with it at the moment. */
+            used: components["schemas"]["KeyUse"];
+        };
+        KeyLimits: {
+            /**
+             * Format: int64
+             * @description Most executions at the same time; absent: unlimited.
+             */
+            max_executions?: number;
+            /**
+             * Format: int64
+             * @description Most sandboxes at the same time, those of its executions included; absent: unlimited.
+             */
+            max_sandboxes?: number;
+            /**
+             * Format: int64
+             * @description Most requests per second; absent: those of the server.
+             */
+            rate?: number;
+        };
         KeyPage: {
             /** @description Keys, in the order of their ids. */
             keys: components["schemas"]["Key"][];
             /** @description For the next page; absent on the last. */
             next_cursor?: string;
+        };
+        KeyUse: {
+            /**
+             * Format: int64
+             * @description Executions that wait or run.
+             */
+            executions: number;
+            /**
+             * Format: int64
+             * @description Sandboxes that run or start.
+             */
+            sandboxes: number;
         };
         LogLine: {
             /**
@@ -1738,6 +1873,8 @@ export interface components {
              * @description Time of its last use, up to a minute late; absent: it was never used.
              */
             last_used?: string;
+            /** @description What its callers may use. */
+            limits: components["schemas"]["KeyLimits"];
             /**
              * @description Name.
              * @example ci
@@ -2640,6 +2777,8 @@ export type EgressLog = components['schemas']['EgressLog'];
 export type EgressRecord = components['schemas']['EgressRecord'];
 export type EndEvent = components['schemas']['EndEvent'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
+export type Event = components['schemas']['Event'];
+export type EventPage = components['schemas']['EventPage'];
 export type Execute = components['schemas']['Execute'];
 export type Execution = components['schemas']['Execution'];
 export type ExecutionPage = components['schemas']['ExecutionPage'];
@@ -2655,7 +2794,10 @@ export type HandlerResult = components['schemas']['HandlerResult'];
 export type IdleInputBody = components['schemas']['IdleInputBody'];
 export type InputFile = components['schemas']['InputFile'];
 export type Key = components['schemas']['Key'];
+export type KeyDetail = components['schemas']['KeyDetail'];
+export type KeyLimits = components['schemas']['KeyLimits'];
 export type KeyPage = components['schemas']['KeyPage'];
+export type KeyUse = components['schemas']['KeyUse'];
 export type LogLine = components['schemas']['LogLine'];
 export type LogPage = components['schemas']['LogPage'];
 export type Metrics = components['schemas']['Metrics'];
@@ -2920,6 +3062,105 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Stats"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-events": {
+        parameters: {
+            query?: {
+                /** @description Only events of this type, or of a noun: sandbox.* */
+                type?: string;
+                /** @description Only events of this sandbox, execution, snapshot, template or deployment; its id. */
+                subject?: string;
+                /** @description Only events that were recorded at this time or later. */
+                since?: string;
+                /** @description Most events of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "stream-events": {
+        parameters: {
+            query?: {
+                /** @description Only events of this type, or of a noun: sandbox.* */
+                type?: string;
+                /** @description Only events of this sandbox, execution, snapshot, template or deployment; its id. */
+                subject?: string;
+                /** @description Only events that were recorded at this time or later. */
+                since?: string;
+            };
+            header?: {
+                /** @description id of the last event of an earlier stream: those after it follow. Absent: those since, or from now on. 410 if some of them are not kept any more. */
+                "Last-Event-ID"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
                 };
             };
             /** @description Bad Request */
@@ -3282,6 +3523,48 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["NewKey"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the key. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyDetail"];
                 };
             };
             /** @description Bad Request */

@@ -37,6 +37,9 @@ from .egress_mode import EgressMode
 from .egress_record import EgressRecord
 from .end_event import EndEvent
 from .error_detail import ErrorDetail
+from .event import Event
+from .event_data import EventData
+from .event_page import EventPage
 from .execute import Execute
 from .execute_env import ExecuteEnv
 from .execute_in_session_encoding import ExecuteInSessionEncoding
@@ -65,7 +68,10 @@ from .idle_input_body import IdleInputBody
 from .idle_input_body_on_idle import IdleInputBodyOnIdle
 from .input_file import InputFile
 from .key import Key
+from .key_detail import KeyDetail
+from .key_limits import KeyLimits
 from .key_page import KeyPage
+from .key_use import KeyUse
 from .list_containers_purpose import ListContainersPurpose
 from .list_containers_state import ListContainersState
 from .list_executions_state import ListExecutionsState
@@ -179,6 +185,9 @@ __all__ = (
     "EgressRecord",
     "EndEvent",
     "ErrorDetail",
+    "Event",
+    "EventData",
+    "EventPage",
     "Execute",
     "ExecuteEnv",
     "ExecuteInSessionEncoding",
@@ -207,7 +216,10 @@ __all__ = (
     "IdleInputBodyOnIdle",
     "InputFile",
     "Key",
+    "KeyDetail",
+    "KeyLimits",
     "KeyPage",
+    "KeyUse",
     "ListContainersPurpose",
     "ListContainersState",
     "ListExecutionsState",

@@ -18,6 +18,12 @@ T = TypeVar("T", bound="CreateKeyInputBody")
 class CreateKeyInputBody:
     name: str
     """ Name. """
+    max_executions: int | Unset = UNSET
+    """ Most executions at the same time; absent: unlimited. """
+    max_sandboxes: int | Unset = UNSET
+    """ Most sandboxes at the same time, those of its executions included; absent: unlimited. """
+    rate: int | Unset = UNSET
+    """ Most requests per second; absent: those of the server. """
     roles: list[CreateKeyInputBodyRolesItem] | Unset = UNSET
     """ Roles; absent: agent. """
     ttl_seconds: int | Unset = UNSET
@@ -25,6 +31,12 @@ class CreateKeyInputBody:
 
     def to_dict(self) -> dict[str, Any]:
         name = self.name
+
+        max_executions = self.max_executions
+
+        max_sandboxes = self.max_sandboxes
+
+        rate = self.rate
 
         roles: list[str] | Unset = UNSET
         if not isinstance(self.roles, Unset):
@@ -42,6 +54,12 @@ class CreateKeyInputBody:
                 "name": name,
             }
         )
+        if max_executions is not UNSET:
+            field_dict["max_executions"] = max_executions
+        if max_sandboxes is not UNSET:
+            field_dict["max_sandboxes"] = max_sandboxes
+        if rate is not UNSET:
+            field_dict["rate"] = rate
         if roles is not UNSET:
             field_dict["roles"] = roles
         if ttl_seconds is not UNSET:
@@ -53,6 +71,12 @@ class CreateKeyInputBody:
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
         d = dict(src_dict)
         name = d.pop("name")
+
+        max_executions = d.pop("max_executions", UNSET)
+
+        max_sandboxes = d.pop("max_sandboxes", UNSET)
+
+        rate = d.pop("rate", UNSET)
 
         _roles = d.pop("roles", UNSET)
         roles: list[CreateKeyInputBodyRolesItem] | Unset = UNSET
@@ -67,6 +91,9 @@ class CreateKeyInputBody:
 
         create_key_input_body = cls(
             name=name,
+            max_executions=max_executions,
+            max_sandboxes=max_sandboxes,
+            rate=rate,
             roles=roles,
             ttl_seconds=ttl_seconds,
         )

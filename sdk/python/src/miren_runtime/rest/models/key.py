@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import define as _attrs_define
 
 from ..types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from ..models.key_limits import KeyLimits
+
 
 T = TypeVar("T", bound="Key")
 
@@ -15,6 +19,7 @@ T = TypeVar("T", bound="Key")
 class Key:
     created_at: datetime.datetime
     """ Time of its creation. """
+    limits: KeyLimits
     name: str
     """ Name. """
     roles: list[str]
@@ -28,6 +33,8 @@ class Key:
 
     def to_dict(self) -> dict[str, Any]:
         created_at = self.created_at.isoformat()
+
+        limits = self.limits.to_dict()
 
         name = self.name
 
@@ -48,6 +55,7 @@ class Key:
         field_dict.update(
             {
                 "created_at": created_at,
+                "limits": limits,
                 "name": name,
                 "roles": roles,
             }
@@ -63,8 +71,12 @@ class Key:
 
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
+        from ..models.key_limits import KeyLimits  # noqa: PLC0415
+
         d = dict(src_dict)
         created_at = datetime.datetime.fromisoformat(d.pop("created_at"))
+
+        limits = KeyLimits.from_dict(d.pop("limits"))
 
         name = d.pop("name")
 
@@ -88,6 +100,7 @@ class Key:
 
         key = cls(
             created_at=created_at,
+            limits=limits,
             name=name,
             roles=roles,
             created_by=created_by,

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import define as _attrs_define
 
 from ..types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from ..models.key_limits import KeyLimits
+
 
 T = TypeVar("T", bound="NewKey")
 
@@ -17,6 +21,7 @@ class NewKey:
     """ Time of its creation. """
     key: str
     """ What its user sends. It is shown this once. """
+    limits: KeyLimits
     name: str
     """ Name. """
     roles: list[str]
@@ -32,6 +37,8 @@ class NewKey:
         created_at = self.created_at.isoformat()
 
         key = self.key
+
+        limits = self.limits.to_dict()
 
         name = self.name
 
@@ -53,6 +60,7 @@ class NewKey:
             {
                 "created_at": created_at,
                 "key": key,
+                "limits": limits,
                 "name": name,
                 "roles": roles,
             }
@@ -68,10 +76,14 @@ class NewKey:
 
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
+        from ..models.key_limits import KeyLimits  # noqa: PLC0415
+
         d = dict(src_dict)
         created_at = datetime.datetime.fromisoformat(d.pop("created_at"))
 
         key = d.pop("key")
+
+        limits = KeyLimits.from_dict(d.pop("limits"))
 
         name = d.pop("name")
 
@@ -96,6 +108,7 @@ class NewKey:
         new_key = cls(
             created_at=created_at,
             key=key,
+            limits=limits,
             name=name,
             roles=roles,
             created_by=created_by,

@@ -1,0 +1,228 @@
+import datetime
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+
+from ...client import AuthenticatedClient, Client
+from ...models.event_page import EventPage
+from ...models.problem import Problem
+from ...types import UNSET, Response, Unset
+
+
+def _get_kwargs(
+    *,
+    type_: str | Unset = UNSET,
+    subject: str | Unset = UNSET,
+    since: datetime.datetime | Unset = UNSET,
+    limit: int | Unset = 100,
+    cursor: str | Unset = UNSET,
+) -> dict[str, Any]:
+
+    params: dict[str, Any] = {}
+
+    params["type"] = type_
+
+    params["subject"] = subject
+
+    json_since: str | Unset = UNSET
+    if not isinstance(since, Unset):
+        json_since = since.isoformat()
+    params["since"] = json_since
+
+    params["limit"] = limit
+
+    params["cursor"] = cursor
+
+    params = {k: v for k, v in params.items() if v is not UNSET and v is not None}
+
+    _kwargs: dict[str, Any] = {
+        "method": "get",
+        "url": "/events",
+        "params": params,
+    }
+
+    return _kwargs
+
+
+def _parse_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> EventPage | Problem:
+    if response.status_code == 200:
+        response_200 = EventPage.from_dict(response.json())
+
+        return response_200
+
+    if response.status_code == 400:
+        response_400 = Problem.from_dict(response.json())
+
+        return response_400
+
+    response_default = Problem.from_dict(response.json())
+
+    return response_default
+
+
+def _build_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> Response[EventPage | Problem]:
+    return Response(
+        status_code=HTTPStatus(response.status_code),
+        content=response.content,
+        headers=response.headers,
+        parsed=_parse_response(client=client, response=response),
+    )
+
+
+def sync_detailed(
+    *,
+    client: AuthenticatedClient | Client,
+    type_: str | Unset = UNSET,
+    subject: str | Unset = UNSET,
+    since: datetime.datetime | Unset = UNSET,
+    limit: int | Unset = 100,
+    cursor: str | Unset = UNSET,
+) -> Response[EventPage | Problem]:
+    """List what happened in the project
+
+    Args:
+        type_ (str | Unset): Only events of this type, or of a noun: sandbox.*
+        subject (str | Unset): Only events of this sandbox, execution, snapshot, template or
+            deployment; its id.
+        since (datetime.datetime | Unset): Only events that were recorded at this time or later.
+        limit (int | Unset): Most events of a page. Default: 100.
+        cursor (str | Unset): next_cursor of the page before.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Response[EventPage | Problem]
+    """
+
+    kwargs = _get_kwargs(
+        type_=type_,
+        subject=subject,
+        since=since,
+        limit=limit,
+        cursor=cursor,
+    )
+
+    response = client.get_httpx_client().request(
+        **kwargs,
+    )
+
+    return _build_response(client=client, response=response)
+
+
+def sync(
+    *,
+    client: AuthenticatedClient | Client,
+    type_: str | Unset = UNSET,
+    subject: str | Unset = UNSET,
+    since: datetime.datetime | Unset = UNSET,
+    limit: int | Unset = 100,
+    cursor: str | Unset = UNSET,
+) -> EventPage | Problem | None:
+    """List what happened in the project
+
+    Args:
+        type_ (str | Unset): Only events of this type, or of a noun: sandbox.*
+        subject (str | Unset): Only events of this sandbox, execution, snapshot, template or
+            deployment; its id.
+        since (datetime.datetime | Unset): Only events that were recorded at this time or later.
+        limit (int | Unset): Most events of a page. Default: 100.
+        cursor (str | Unset): next_cursor of the page before.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        EventPage | Problem
+    """
+
+    return sync_detailed(
+        client=client,
+        type_=type_,
+        subject=subject,
+        since=since,
+        limit=limit,
+        cursor=cursor,
+    ).parsed
+
+
+async def asyncio_detailed(
+    *,
+    client: AuthenticatedClient | Client,
+    type_: str | Unset = UNSET,
+    subject: str | Unset = UNSET,
+    since: datetime.datetime | Unset = UNSET,
+    limit: int | Unset = 100,
+    cursor: str | Unset = UNSET,
+) -> Response[EventPage | Problem]:
+    """List what happened in the project
+
+    Args:
+        type_ (str | Unset): Only events of this type, or of a noun: sandbox.*
+        subject (str | Unset): Only events of this sandbox, execution, snapshot, template or
+            deployment; its id.
+        since (datetime.datetime | Unset): Only events that were recorded at this time or later.
+        limit (int | Unset): Most events of a page. Default: 100.
+        cursor (str | Unset): next_cursor of the page before.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Response[EventPage | Problem]
+    """
+
+    kwargs = _get_kwargs(
+        type_=type_,
+        subject=subject,
+        since=since,
+        limit=limit,
+        cursor=cursor,
+    )
+
+    response = await client.get_async_httpx_client().request(**kwargs)
+
+    return _build_response(client=client, response=response)
+
+
+async def asyncio(
+    *,
+    client: AuthenticatedClient | Client,
+    type_: str | Unset = UNSET,
+    subject: str | Unset = UNSET,
+    since: datetime.datetime | Unset = UNSET,
+    limit: int | Unset = 100,
+    cursor: str | Unset = UNSET,
+) -> EventPage | Problem | None:
+    """List what happened in the project
+
+    Args:
+        type_ (str | Unset): Only events of this type, or of a noun: sandbox.*
+        subject (str | Unset): Only events of this sandbox, execution, snapshot, template or
+            deployment; its id.
+        since (datetime.datetime | Unset): Only events that were recorded at this time or later.
+        limit (int | Unset): Most events of a page. Default: 100.
+        cursor (str | Unset): next_cursor of the page before.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        EventPage | Problem
+    """
+
+    return (
+        await asyncio_detailed(
+            client=client,
+            type_=type_,
+            subject=subject,
+            since=since,
+            limit=limit,
+            cursor=cursor,
+        )
+    ).parsed
