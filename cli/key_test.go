@@ -31,7 +31,12 @@ func TestKeys(t *testing.T) {
 			t.Error("a list has the key")
 		}
 	}
-	for _, args := range [][]string{{"create", "Bad_Name"}, {"create", "a", "--expires", "1s"}, {"create", "a", "--rate", "-1"}} {
+	ok(t, "key", "create", "bounded", "--max-sandboxes", "2", "--max-executions", "0")
+	contains(t, ok(t, "key", "show", "bounded"), "agent@default", "sandboxes\t0 of 2 in use", "executions\t0 of 0 in use")
+	contains(t, ok(t, "key", "show", "ci"), "sandboxes\t0 of unlimited in use")
+	contains(t, ok(t, "key", "show", "bounded", "--json"), `"max_sandboxes": 2`, `"used": 0`, "[secret]")
+	contains(t, ok(t, "key", "list"), "bounded\tagent@default\tvalid until it is deleted\t\t2\t0\tnever")
+	for _, args := range [][]string{{"create", "Bad_Name"}, {"create", "a", "--max-sandboxes", "-1"}, {"create", "a", "--expires", "1s"}, {"create", "a", "--rate", "-1"}} {
 		if r := run(t, false, "", append([]string{"key"}, args...)...); r.code != exit.Usage {
 			t.Errorf("%q: %+v", args, r)
 		}
