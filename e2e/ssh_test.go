@@ -257,11 +257,63 @@ func (c *sshClient) testSFTP(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(c.dir, "two")); res.Code != 0 || err != nil || string(b) != "small" {
 		t.Errorf("%q, %v, %s", b, err, res)
 	}
+	c.testAttributes(t)
 	if res := c.try(t, "scp", big, "ssh@sandbox:/etc/big"); res.Code == 0 || !strings.Contains(res.Stderr, "Permission denied") {
 		t.Errorf("a file of root: %s", res)
 	}
 	if res := c.try(t, "scp", "ssh@sandbox:/none", back); res.Code == 0 || !strings.Contains(res.Stderr, "No such file") {
 		t.Errorf("a missing file: %s", res)
+	}
+}
+
+// testAttributes: sftp continues files, makes links and sets times, and so do scp
+// and rsync.
+func (c *sshClient) testAttributes(t *testing.T) {
+	local := filepath.Join(c.dir, "grown")
+	write(t, local, "begin")
+	sftp := func(batch string) result {
+		cmd := c.command(t, "sftp", "-b", "-", "ssh@sandbox")
+		cmd.Stdin = strings.NewReader(batch)
+		return finish(t, cmd)
+	}
+	res := sftp("mkdir /tmp/attr\ncd /tmp/attr\nput grown\nln grown hard\nln -s grown text\nln -s ../nowhere dangling\nls -l\ndf\n")
+	if res.Code != 0 {
+		t.Fatalf("sftp: %s", res)
+	}
+	write(t, local, "begin, and then the end")
+	if res := sftp("put -a grown /tmp/attr/text\n"); res.Code != 0 { // through the link
+		t.Errorf("put -a: %s", res)
+	}
+	if res := c.try(t, "ssh", "ssh@sandbox", "cd /tmp/attr; cat hard; echo; readlink text dangling; stat -c %h grown"); res.Stdout != "begin, and then the end\ngrown\n../nowhere\n2\n" {
+		t.Errorf("in the sandbox: %s", res)
+	}
+	then := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	if err := os.Chtimes(local, then, then); err != nil {
+		t.Fatal(err)
+	}
+	if res := c.try(t, "scp", "-p", local, "ssh@sandbox:/tmp/attr/text"); res.Code != 0 || res.Stderr != "" {
+		t.Errorf("scp -p: %s", res)
+	}
+	// The file was changed in its place.
+	if res := c.try(t, "ssh", "ssh@sandbox", "cd /tmp/attr; stat -c '%Y %s %h' grown; readlink text"); res.Stdout != fmt.Sprintf("%d 23 2\ngrown\n", then.Unix()) {
+		t.Errorf("times: %s", res)
+	}
+	back := filepath.Join(c.dir, "attr")
+	if res := c.try(t, "scp", "-pr", "ssh@sandbox:/tmp/attr/grown", back); res.Code != 0 {
+		t.Errorf("scp -p: %s", res)
+	}
+	if st, err := os.Stat(back); err != nil || !st.ModTime().Equal(then) {
+		t.Errorf("%+v, %v", st, err)
+	}
+	tree := filepath.Join(c.dir, "tree")
+	if res := finish(t, exec.CommandContext(t.Context(), "rsync", "-aH", "-e", "ssh -F "+filepath.Join(c.dir, "config"), "ssh@sandbox:/tmp/attr/", tree+"/")); res.Code != 0 {
+		t.Errorf("rsync: %s", res)
+	}
+	if target, err := os.Readlink(filepath.Join(tree, "dangling")); err != nil || target != "../nowhere" {
+		t.Errorf("%q, %v", target, err)
+	}
+	if st, err := os.Stat(filepath.Join(tree, "hard")); err != nil || !st.ModTime().Equal(then) {
+		t.Errorf("%+v, %v", st, err)
 	}
 }
 

@@ -53,6 +53,20 @@ func fileOp(c *channel, m agentproto.FileOp) agentproto.Done {
 		result = l.Append(nil)
 	case agentproto.OpSetAttr:
 		err = setAttr(m)
+	case agentproto.OpSymlink:
+		err = symlink(m)
+	case agentproto.OpLink:
+		err = withParents(m, func(from int, name string, to int, toName string) error {
+			return unix.Linkat(from, name, to, toName, 0)
+		})
+	case agentproto.OpTimes:
+		err = setTimes(m)
+	case agentproto.OpTruncate:
+		err = truncate(m)
+	case agentproto.OpSpace:
+		var s agentproto.FileSpace
+		s, err = space(m)
+		result = s.Append(nil)
 	default:
 		return agentproto.Done{Failure: agentproto.Failure{Kind: agentproto.Unsupported, Message: "the operation is not known here"}}
 	}
@@ -334,15 +348,23 @@ func mkdir(m agentproto.FileOp) error {
 }
 
 func chmod(m agentproto.FileOp) error {
+	perm := uint32(m.Perm & 0o7777)
+	return changeFile(m, func(fd int) error { return unix.Fchmod(fd, perm) }, func(dir int, name string) error {
+		return unix.Fchmodat(dir, name, perm, 0)
+	})
+}
+
+// changeFile changes the attributes of a file by its descriptor, or by its name,
+// which is no symbolic link, if its owner may not read it.
+func changeFile(m agentproto.FileOp, byFD func(fd int) error, byName func(dir int, name string) error) error {
 	fd, err := openPath(m.View, m.Path, unix.O_RDONLY, 0)
 	if err == nil {
 		defer unix.Close(fd)
-		return unix.Fchmod(fd, uint32(m.Perm&0o7777))
+		return byFD(fd)
 	}
 	if !errors.Is(err, unix.EACCES) {
 		return err
 	}
-	// Its owner may not read it.
 	dir, name, err := openParent(m.View, m.Path)
 	if err != nil {
 		return err
@@ -351,7 +373,7 @@ func chmod(m agentproto.FileOp) error {
 	if i, err := statAt(dir, name); err != nil || uint32(i.Mode)&unix.S_IFMT == unix.S_IFLNK {
 		return errors.Join(err, unix.EACCES)
 	}
-	return unix.Fchmodat(dir, name, uint32(m.Perm&0o7777), 0)
+	return byName(dir, name)
 }
 
 const attrPrefix = "user."

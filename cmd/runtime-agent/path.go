@@ -35,7 +35,7 @@ func (a *agent) absolute(path string) string {
 func (a *agent) decodeFileOp(params []byte) (agentproto.FileOp, error) {
 	o, err := agentproto.DecodeFileOp(params)
 	o.Path = a.absolute(o.Path)
-	if o.Op == agentproto.OpMove || o.Op == agentproto.OpCopy {
+	if o.Op == agentproto.OpMove || o.Op == agentproto.OpCopy || o.Op == agentproto.OpLink {
 		o.To = a.absolute(o.To)
 	}
 	return o, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"io/fs"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -258,6 +259,49 @@ func fileAttrs(l []string) map[string][]byte {
 func (f *Files) SetAttr(ctx context.Context, path, name string, value []byte) error {
 	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpSetAttr, Path: path, To: name, Value: value, Recursive: value != nil})
 	return err
+}
+
+// Symlink is sandboxfs.FS's.
+func (f *Files) Symlink(ctx context.Context, target, path string) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpSymlink, Path: path, To: target})
+	return err
+}
+
+// Link is sandboxfs.FS's.
+func (f *Files) Link(ctx context.Context, from, to string) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpLink, Path: from, To: to})
+	return err
+}
+
+// Chtimes is sandboxfs.FS's.
+func (f *Files) Chtimes(ctx context.Context, path string, accessed, modified time.Time) error {
+	for _, t := range []time.Time{accessed, modified} {
+		if !time.Unix(0, t.UnixNano()).Equal(t) { // before 1678, or after 2262
+			return errs.New(errs.InvalidArgument, "no file has the time %s", t)
+		}
+	}
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpTimes, Path: path, Accessed: accessed.UnixNano(), Modified: modified.UnixNano()})
+	return err
+}
+
+// Truncate is sandboxfs.FS's.
+func (f *Files) Truncate(ctx context.Context, path string, size int64) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpTruncate, Path: path, Size: size})
+	return err
+}
+
+// Space is sandboxfs.FS's.
+func (f *Files) Space(ctx context.Context, path string) (sandboxfs.Space, error) {
+	b, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpSpace, Path: path})
+	if err != nil {
+		return sandboxfs.Space{}, err
+	}
+	m, err := agentproto.DecodeFileSpace(b)
+	if err != nil {
+		return sandboxfs.Space{}, errs.New(errs.Internal, "room of a file system of %s: %w", f.c.id, err)
+	}
+	n := func(v uint64) int64 { return int64(min(v, math.MaxInt64)) }
+	return sandboxfs.Space{Bytes: n(m.Bytes), FreeBytes: n(m.FreeBytes), Files: n(m.Files), FreeFiles: n(m.FreeFiles)}, nil
 }
 
 var fileTypes = map[uint32]fs.FileMode{

@@ -276,6 +276,74 @@ func TestFileOperations(t *testing.T) {
 	})
 }
 
+// Links, times and sizes are those of a process of the user.
+func TestLinksTimesAndSizes(t *testing.T) {
+	withFiles(t, func(t *testing.T, f *filesFixture) {
+		x, at := f.files(sandboxfs.View{User: "1234"}), func(p string) string { return f.dir + "/" + p }
+		ok := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		class := func(err error, want errs.Class) {
+			t.Helper()
+			if !errs.Is(err, want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+		ctx := f.ctx()
+		ok(x.Mkdir(ctx, at("e"), 0, false))
+		for name, content := range map[string]string{"3": "one", "two": "two"} {
+			ok(second(f.put(x, at(name), []byte(content), sandboxfs.WriteOptions{})))
+		}
+		ok(x.Symlink(ctx, "../nowhere", at("text")))
+		class(x.Symlink(ctx, "x", at("text")), errs.AlreadyExists)
+		class(x.Symlink(ctx, "", at("empty")), errs.InvalidArgument)
+		class(x.Symlink(ctx, "a\x00b", at("zero")), errs.InvalidArgument)
+		if i, err := x.Stat(ctx, at("text")); err != nil || i.Mode.Type() != fs.ModeSymlink || i.Target != "../nowhere" || i.UID != 1234 {
+			t.Errorf("%+v, %v", i, err)
+		}
+		ok(x.Link(ctx, at("3"), at("hard")))
+		class(x.Link(ctx, at("3"), at("two")), errs.AlreadyExists)
+		class(x.Link(ctx, at("none"), at("other")), errs.NotFound)
+		ok(x.Truncate(ctx, at("hard"), 5))
+		if got, err := f.get(x, at("3"), 0, 0); err != nil || string(got) != "one\x00\x00" {
+			t.Errorf("%q, %v", got, err)
+		}
+		ok(x.Truncate(ctx, at("3"), 1))
+		if got, err := f.get(x, at("hard"), 0, 0); err != nil || string(got) != "o" {
+			t.Errorf("%q, %v", got, err)
+		}
+		class(x.Truncate(ctx, at("3"), -1), errs.InvalidArgument)
+		class(x.Truncate(ctx, at(""), 0), errs.InvalidArgument)
+		class(x.Truncate(ctx, at("none"), 0), errs.NotFound)
+		then := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+		ok(x.Symlink(ctx, "3", at("to3")))
+		ok(x.Chtimes(ctx, at("to3"), then.Add(time.Hour), then)) // of the file that the link leads to
+		ok(x.Chtimes(ctx, at("e"), then, then))
+		for _, n := range []string{"3", "hard", "e"} {
+			if i, err := x.Stat(ctx, at(n)); err != nil || !i.ModTime.Equal(then) {
+				t.Errorf("%s: %+v, %v", n, i, err)
+			}
+		}
+		if r := f.sh("stat -c %X " + at("3")); r.out != fmt.Sprintln(then.Add(time.Hour).Unix()) {
+			t.Errorf("%+v", r)
+		}
+		ok(x.Chmod(ctx, at("3"), 0o200))
+		ok(x.Chtimes(ctx, at("3"), then, then.Add(time.Minute))) // its owner may not read it
+		if i, err := x.Stat(ctx, at("3")); err != nil || !i.ModTime.Equal(then.Add(time.Minute)) {
+			t.Errorf("%+v, %v", i, err)
+		}
+		class(x.Chtimes(ctx, at("3"), then, time.Date(2500, 1, 1, 0, 0, 0, 0, time.UTC)), errs.InvalidArgument)
+		if s, err := x.Space(ctx, at("")); err != nil || s.Bytes <= 0 || s.FreeBytes <= 0 || s.FreeBytes > s.Bytes {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
 // File calls have the rights of their user, and no trick reaches a file outside the roots.
 func TestFilesAreConfined(t *testing.T) {
 	withFiles(t, func(t *testing.T, f *filesFixture) {
@@ -338,6 +406,17 @@ func TestFilesAreConfined(t *testing.T) {
 		denied("remove a root", root.Remove(ctx, f.dir+"/in", true))
 		denied("remove through a link", root.Remove(ctx, f.dir+"/in/up/file", true))
 		denied("mode through a link", root.Chmod(ctx, f.dir+"/in/uplink", 0o777))
+		now := time.Now()
+		denied("times through a link", root.Chtimes(ctx, f.dir+"/in/uplink", now, now))
+		denied("size through a link", root.Truncate(ctx, f.dir+"/in/uplink", 0))
+		denied("room through a link", second(root.Space(ctx, f.dir+"/in/up")))
+		denied("another name of a file outside", root.Link(ctx, f.dir+"/out/file", f.dir+"/in/stolen"))
+		denied("another name of a file outside, through a link", root.Link(ctx, f.dir+"/in/up/file", f.dir+"/in/stolen"))
+		denied("another name outside", root.Link(ctx, f.dir+"/in/file", f.dir+"/in/up/given"))
+		denied("a link outside", root.Symlink(ctx, "x", f.dir+"/in/up/given"))
+		denied("the times of a file of another user", all.Chtimes(ctx, "/etc/passwd", now, now))
+		denied("the size of a file of root", all.Truncate(ctx, "/etc/passwd", 0))
+		denied("another name of a file of another user", all.Link(ctx, f.dir+"/secret/file", f.dir+"/in/stolen"))
 		// Calls that do not open a file apply to a link itself.
 		if i, err := root.Stat(ctx, f.dir+"/in/uplink"); err != nil || i.Mode.Type() != fs.ModeSymlink {
 			t.Errorf("%+v %v", i, err)

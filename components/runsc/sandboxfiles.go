@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"io/fs"
+	"time"
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
@@ -96,4 +97,24 @@ func (s *sandboxFiles) Attrs(ctx context.Context, path string) (map[string][]byt
 
 func (s *sandboxFiles) SetAttr(ctx context.Context, path, name string, value []byte) error {
 	return s.change(ctx, func(a *agent.Files) error { return a.SetAttr(ctx, path, name, value) })
+}
+
+func (s *sandboxFiles) Symlink(ctx context.Context, target, path string) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Symlink(ctx, target, path) })
+}
+
+func (s *sandboxFiles) Link(ctx context.Context, from, to string) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Link(ctx, from, to) })
+}
+
+func (s *sandboxFiles) Chtimes(ctx context.Context, path string, accessed, modified time.Time) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Chtimes(ctx, path, accessed, modified) })
+}
+
+func (s *sandboxFiles) Truncate(ctx context.Context, path string, size int64) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Truncate(ctx, path, size) })
+}
+
+func (s *sandboxFiles) Space(ctx context.Context, path string) (sandboxfs.Space, error) {
+	return use(ctx, s, func(a *agent.Files) (sandboxfs.Space, error) { return a.Space(ctx, path) })
 }

@@ -90,6 +90,12 @@ const (
 	OpChmod   Op = 7 // Perm
 	OpAttrs   Op = 8 // extended attributes of users; Done carries Strings: name, value, ...
 	OpSetAttr Op = 9 // To: its name; Value, or without one and without Recursive its removal
+
+	OpSymlink  Op = 10 // a symbolic link, whose target is To
+	OpLink     Op = 11 // To, which does not exist, becomes another name of it
+	OpTimes    Op = 12 // Accessed and Modified
+	OpTruncate Op = 13 // Size
+	OpSpace    Op = 14 // the file system; Done carries FileSpace
 )
 
 // FileOp is the request of a channel of KindFile.
@@ -103,6 +109,9 @@ type FileOp struct {
 	Value     []byte
 	After     string
 	Limit     uint64
+	Size      int64
+	Accessed  int64 // unix nanoseconds
+	Modified  int64
 }
 
 // Append appends the message to b.
@@ -111,7 +120,8 @@ func (m FileOp) Append(b []byte) []byte {
 	b = putString(putString(b, m.Path), m.To)
 	b = putBool(putUint(b, m.Perm), m.Recursive)
 	b = putString(putBytes(b, m.Value), m.After)
-	return putUint(b, m.Limit)
+	b = putInt(putUint(b, m.Limit), m.Size)
+	return putInt(putInt(b, m.Accessed), m.Modified)
 }
 
 // DecodeFileOp is the reverse of Append.
@@ -119,6 +129,7 @@ func DecodeFileOp(p []byte) (FileOp, error) {
 	d := decoder{b: p}
 	m := FileOp{View: d.view(), Op: Op(d.uint()), Path: d.string(), To: d.string(), Perm: d.uint(), Recursive: d.bool()}
 	m.Value, m.After, m.Limit = d.bytes(), d.string(), d.uint()
+	m.Size, m.Accessed, m.Modified = d.int(), d.int(), d.int()
 	return m, d.err()
 }
 
@@ -190,6 +201,25 @@ func DecodeFileInfos(p []byte) (FileInfos, error) {
 		return FileInfos{}, ErrMalformed
 	}
 	return m, nil
+}
+
+// FileSpace is the room of a file system. Bytes that only the system may use are
+// not free.
+type FileSpace struct {
+	Bytes, FreeBytes uint64
+	Files, FreeFiles uint64
+}
+
+// Append appends the message to b.
+func (m FileSpace) Append(b []byte) []byte {
+	return putUint(putUint(putUint(putUint(b, m.Bytes), m.FreeBytes), m.Files), m.FreeFiles)
+}
+
+// DecodeFileSpace is the reverse of Append.
+func DecodeFileSpace(p []byte) (FileSpace, error) {
+	d := decoder{b: p}
+	m := FileSpace{Bytes: d.uint(), FreeBytes: d.uint(), Files: d.uint(), FreeFiles: d.uint()}
+	return m, d.err()
 }
 
 // Strings is a list of strings.

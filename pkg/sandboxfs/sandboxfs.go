@@ -33,6 +33,12 @@ type Info struct {
 	Attrs map[string][]byte
 }
 
+// Space is the room of a file system, for its ordinary users.
+type Space struct {
+	Bytes, FreeBytes int64
+	Files, FreeFiles int64 // 0: it has no bound
+}
+
 // Bits returns the permission bits of a mode as chmod has them, with those for
 // setuid, setgid and sticky.
 func Bits(m fs.FileMode) uint32 {
@@ -175,4 +181,14 @@ type FS interface {
 	// SetAttr sets one, or with nil removes it. A name has at most 200 bytes, a value
 	// 32 KiB.
 	SetAttr(ctx context.Context, path, name string, value []byte) error
+	// Symlink makes a symbolic link. Its target is any text.
+	Symlink(ctx context.Context, target, path string) error
+	// Link gives a file another name, which must not exist.
+	Link(ctx context.Context, from, to string) error
+	// Chtimes sets the times of the last access and of the last change of the content.
+	Chtimes(ctx context.Context, path string, accessed, modified time.Time) error
+	// Truncate changes the size of a file.
+	Truncate(ctx context.Context, path string, size int64) error
+	// Space describes the file system that a path is on.
+	Space(ctx context.Context, path string) (Space, error)
 }

@@ -236,6 +236,39 @@ func (h *fileHandler) SetAttribute(ctx context.Context, req *sandbox.SetAttribut
 	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.SetAttr(ctx, req.Path, req.Name, v) })
 }
 
+// MakeLink makes a symbolic link, or another name of a file.
+func (h *fileHandler) MakeLink(ctx context.Context, req *sandbox.MakeLinkRequest) error {
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error {
+		if value(req.Hard) {
+			return f.Link(ctx, req.Target, req.Path)
+		}
+		return f.Symlink(ctx, req.Target, req.Path)
+	})
+}
+
+// ChangeTimes changes the times of a file.
+func (h *fileHandler) ChangeTimes(ctx context.Context, req *sandbox.ChangeTimesRequest) error {
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Chtimes(ctx, req.Path, req.AccessedAt, req.ModifiedAt) })
+}
+
+// Truncate changes the size of a file.
+func (h *fileHandler) Truncate(ctx context.Context, req *sandbox.TruncateFileRequest) error {
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Truncate(ctx, req.Path, req.SizeBytes) })
+}
+
+// Space describes a file system.
+func (h *fileHandler) Space(ctx context.Context, req *sandbox.FileRequest) (*sandbox.FileSpace, error) {
+	f, err := h.files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return nil, err
+	}
+	s, err := f.Space(ctx, req.Path)
+	if err != nil {
+		return nil, fileError(err)
+	}
+	return &sandbox.FileSpace{TotalBytes: s.Bytes, FreeBytes: s.FreeBytes, TotalFiles: optional(s.Files), FreeFiles: optional(s.FreeFiles)}, nil
+}
+
 var fileChanges = map[sandboxfs.Change]sandbox.FileChange{
 	sandboxfs.Created: sandbox.FileChangeCreated, sandboxfs.Written: sandbox.FileChangeWritten, sandboxfs.Removed: sandbox.FileChangeRemoved,
 	sandboxfs.Attributes: sandbox.FileChangeAttributes, sandboxfs.Missed: sandbox.FileChangeMissed,

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -215,6 +216,26 @@ func (f *hostFS) Remove(_ context.Context, path string, _ bool) error {
 	return hostError(os.Remove(f.at(path)))
 }
 
+func (f *hostFS) Symlink(_ context.Context, target, path string) error {
+	return hostError(os.Symlink(target, f.at(path)))
+}
+
+func (f *hostFS) Link(_ context.Context, from, to string) error {
+	return hostError(os.Link(f.at(from), f.at(to)))
+}
+
+func (f *hostFS) Chtimes(_ context.Context, path string, accessed, modified time.Time) error {
+	return hostError(os.Chtimes(f.at(path), accessed, modified))
+}
+
+func (f *hostFS) Truncate(_ context.Context, path string, size int64) error {
+	return hostError(os.Truncate(f.at(path), size))
+}
+
+func (f *hostFS) Space(context.Context, string) (sandboxfs.Space, error) {
+	return sandboxfs.Space{Bytes: 1 << 20, FreeBytes: 1 << 10}, nil
+}
+
 // hostWatcher reports one change and waits for the end of the call.
 type hostWatcher struct {
 	first  chan sandboxfs.Event
@@ -378,6 +399,24 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%q, %v", b, err)
 		}
 		e.class("no archive", extract(archive[:700]), errs.InvalidArgument)
+	})
+	t.Run("links, times and sizes", func(t *testing.T) {
+		e.must(e.fileCalls.MakeLink(e.ctx(), &sandbox.MakeLinkRequest{Sandbox: sb, Path: "text", Target: "../any"}))
+		e.must(e.fileCalls.MakeLink(e.ctx(), &sandbox.MakeLinkRequest{Sandbox: sb, Path: "hard", Target: "small", Hard: ptr(true)}))
+		e.class("a name that exists", e.fileCalls.MakeLink(e.ctx(), &sandbox.MakeLinkRequest{Sandbox: sb, Path: "hard", Target: "x"}), errs.AlreadyExists)
+		then := time.Unix(1_000_000_000, 5000)
+		e.must(e.fileCalls.Truncate(e.ctx(), &sandbox.TruncateFileRequest{Sandbox: sb, Path: "hard", SizeBytes: 2}))
+		e.must(e.fileCalls.ChangeTimes(e.ctx(), &sandbox.ChangeTimesRequest{Sandbox: sb, Path: "hard", AccessedAt: then, ModifiedAt: then}))
+		if target, err := os.Readlink(filepath.Join(e.files, "text")); err != nil || target != "../any" {
+			t.Errorf("%q, %v", target, err)
+		}
+		if i, err := os.Stat(filepath.Join(e.files, "small")); err != nil || i.Size() != 2 || !i.ModTime().Equal(then) {
+			t.Errorf("%+v, %v", i, err)
+		}
+		if s, err := e.fileCalls.Space(e.ctx(), &sandbox.FileRequest{Sandbox: sb, Path: "/"}); err != nil || s.TotalBytes != 1<<20 || s.FreeBytes != 1<<10 || s.TotalFiles != nil {
+			t.Errorf("%+v, %v", s, err)
+		}
+		e.class("a size", e.fileCalls.Truncate(e.ctx(), &sandbox.TruncateFileRequest{Sandbox: sb, Path: "hard", SizeBytes: -1}), errs.InvalidArgument)
 	})
 	t.Run("watch", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(e.ctx())

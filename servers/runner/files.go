@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"time"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -309,4 +310,33 @@ func (f *files) Attrs(ctx context.Context, path string) (map[string][]byte, erro
 // SetAttr implements sandboxfs.FS.
 func (f *files) SetAttr(ctx context.Context, path, name string, value []byte) error {
 	return f.c.SetAttribute(ctx, &sandbox.SetAttributeRequest{Sandbox: f.sid, Path: path, User: f.user, Name: name, Value: value, Remove: optional(value == nil)})
+}
+
+// Symlink implements sandboxfs.FS.
+func (f *files) Symlink(ctx context.Context, target, path string) error {
+	return f.c.MakeLink(ctx, &sandbox.MakeLinkRequest{Sandbox: f.sid, Path: path, User: f.user, Target: target})
+}
+
+// Link implements sandboxfs.FS.
+func (f *files) Link(ctx context.Context, from, to string) error {
+	return f.c.MakeLink(ctx, &sandbox.MakeLinkRequest{Sandbox: f.sid, Path: to, User: f.user, Target: from, Hard: optional(true)})
+}
+
+// Chtimes implements sandboxfs.FS.
+func (f *files) Chtimes(ctx context.Context, path string, accessed, modified time.Time) error {
+	return f.c.ChangeTimes(ctx, &sandbox.ChangeTimesRequest{Sandbox: f.sid, Path: path, User: f.user, AccessedAt: accessed, ModifiedAt: modified})
+}
+
+// Truncate implements sandboxfs.FS.
+func (f *files) Truncate(ctx context.Context, path string, size int64) error {
+	return f.c.Truncate(ctx, &sandbox.TruncateFileRequest{Sandbox: f.sid, Path: path, User: f.user, SizeBytes: size})
+}
+
+// Space implements sandboxfs.FS.
+func (f *files) Space(ctx context.Context, path string) (sandboxfs.Space, error) {
+	s, err := f.c.Space(ctx, f.request(path))
+	if err != nil {
+		return sandboxfs.Space{}, err
+	}
+	return sandboxfs.Space{Bytes: s.TotalBytes, FreeBytes: s.FreeBytes, Files: value(s.TotalFiles), FreeFiles: value(s.FreeFiles)}, nil
 }

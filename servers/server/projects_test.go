@@ -286,6 +286,14 @@ var answers = map[string]answer{
 	"sandbox.Files/SetAttribute": bySandbox(func(x *tenant) any {
 		return &sandbox.SetAttributeRequest{Sandbox: x.sandbox.GetID(), Path: "/", Name: "n"}
 	}),
+	"sandbox.Files/Space":         fileRequest,
+	"sandbox.Files/MakeLink": bySandbox(func(x *tenant) any {
+		return &sandbox.MakeLinkRequest{Sandbox: x.sandbox.GetID(), Path: "/a", Target: "/b"}
+	}),
+	"sandbox.Files/Truncate": bySandbox(func(x *tenant) any { return &sandbox.TruncateFileRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+	"sandbox.Files/ChangeTimes": bySandbox(func(x *tenant) any {
+		return &sandbox.ChangeTimesRequest{Sandbox: x.sandbox.GetID(), Path: "/", AccessedAt: time.Now(), ModifiedAt: time.Now()}
+	}),
 	"sandbox.Files/Watch": bySandbox(func(x *tenant) any { return &sandbox.WatchFilesRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
 
 	"execution.Executions/Submit": byApp(func(p, _ string) *execution.SubmitRequest { return &execution.SubmitRequest{Project: p} }),

@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pkg/sftp"
@@ -22,6 +24,9 @@ const (
 	homeTime = 10 * time.Second
 	// maxLinks bounds the symbolic links that a path leads through.
 	maxLinks = 16
+	// blockSize is the unit in which the room of a file system is told, in bytes;
+	// maxName the longest name of a file.
+	blockSize, maxName = 4096, 255
 )
 
 // sftpFiles serves the requests of an SFTP session by the RPC service of files.
@@ -29,11 +34,14 @@ type sftpFiles struct {
 	ctx     context.Context
 	files   sandbox.FilesClient
 	sandbox id.Sandbox
+
+	mu      sync.Mutex
+	writers map[*writer]struct{} // files that are open for writing
 }
 
 // sftp serves the subsystem sftp, which scp uses too, until the client ends it.
 func (s *session) sftp(ctx context.Context) {
-	f := &sftpFiles{ctx: ctx, files: sandbox.NewFilesClient(s.c.rpc), sandbox: s.c.sandbox}
+	f := &sftpFiles{ctx: ctx, files: sandbox.NewFilesClient(s.c.rpc), sandbox: s.c.sandbox, writers: map[*writer]struct{}{}}
 	srv := sftp.NewRequestServer(s.ch, sftp.Handlers{FileGet: f, FilePut: f, FileCmd: f, FileList: f}, sftp.WithStartDirectory(s.c.home(ctx)))
 	if err := srv.Serve(); err != nil && err != io.EOF {
 		s.exit(failed)
@@ -75,6 +83,8 @@ func sftpError(err error) error {
 		return sftp.ErrSSHFxNoSuchFile
 	case errs.PermissionDenied, errs.FailedPrecondition:
 		return sftp.ErrSSHFxPermissionDenied
+	case errs.Unimplemented: // by the agent of an older sandbox
+		return sftp.ErrSSHFxOpUnsupported
 	}
 	return err
 }
@@ -90,33 +100,38 @@ func (f *sftpFiles) Fileread(r *sftp.Request) (io.ReaderAt, error) {
 // Filewrite opens a file for writing.
 func (f *sftpFiles) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 	flags := r.Pflags()
-	if flags.Append {
-		return nil, sftp.ErrSSHFxOpUnsupported
-	}
 	_, err := f.stat(r.Filepath)
 	exists := err == nil
 	switch {
 	case err != nil && !errs.Is(err, errs.NotFound):
-		return nil, sftpError(err)
 	case !exists && !flags.Creat:
-		return nil, sftp.ErrSSHFxNoSuchFile
 	case exists && flags.Excl:
-		return nil, sftp.ErrSSHFxFailure
-	case !exists || flags.Trunc:
-		req := &sandbox.WriteFileRequest{Sandbox: f.sandbox, Path: r.Filepath}
-		if len(r.Attrs) == 4 { // only the permissions
-			bits := int64(binary.BigEndian.Uint32(r.Attrs) & 0o777)
-			req.Mode = &bits
-		}
-		if err := f.truncate(req); err != nil {
-			return nil, sftpError(err)
-		}
+		err = sftp.ErrSSHFxFailure
+	case !exists:
+		err = f.create(r, flags.Excl)
+	case flags.Trunc:
+		err = f.truncate(r.Filepath, 0)
 	}
-	return &writer{f: f, path: r.Filepath}, nil
+	if err != nil {
+		return nil, sftpError(err)
+	}
+	w := &writer{f: f, path: r.Filepath, append: flags.Append}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.writers[w] = struct{}{}
+	return w, nil
 }
 
-// truncate makes a file empty, or makes an empty one.
-func (f *sftpFiles) truncate(req *sandbox.WriteFileRequest) error {
+// create makes an empty file.
+func (f *sftpFiles) create(r *sftp.Request, exclusive bool) error {
+	req := &sandbox.WriteFileRequest{Sandbox: f.sandbox, Path: r.Filepath}
+	if exclusive {
+		req.Write = sandbox.WriteModeCreate
+	}
+	if len(r.Attrs) == 4 { // only the permissions
+		bits := int64(binary.BigEndian.Uint32(r.Attrs) & 0o777)
+		req.Mode = &bits
+	}
 	st, err := f.files.Write(f.ctx, req)
 	if err != nil {
 		return err
@@ -129,6 +144,36 @@ func (f *sftpFiles) truncate(req *sandbox.WriteFileRequest) error {
 	return err
 }
 
+func (f *sftpFiles) truncate(path string, size int64) error {
+	return f.files.Truncate(f.ctx, &sandbox.TruncateFileRequest{Sandbox: f.sandbox, Path: path, SizeBytes: size})
+}
+
+// settle writes what the client has written to a file that is still open, so
+// that a later request for the same path comes after it.
+func (f *sftpFiles) settle(path string) error {
+	var open []*writer
+	f.mu.Lock()
+	for w := range f.writers {
+		if w.path == path {
+			open = append(open, w)
+		}
+	}
+	f.mu.Unlock()
+	for _, w := range open {
+		if err := w.settle(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget ends the record of an open file.
+func (f *sftpFiles) forget(w *writer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.writers, w)
+}
+
 // Filecmd changes files.
 func (f *sftpFiles) Filecmd(r *sftp.Request) error {
 	switch r.Method {
@@ -138,6 +183,11 @@ func (f *sftpFiles) Filecmd(r *sftp.Request) error {
 		return sftpError(f.files.Move(f.ctx, &sandbox.MoveFileRequest{Sandbox: f.sandbox, Path: r.Filepath, To: r.Target}))
 	case "Mkdir":
 		return sftpError(f.files.MakeDirectory(f.ctx, &sandbox.MakeDirectoryRequest{Sandbox: f.sandbox, Path: r.Filepath}))
+	case "Symlink": // Filepath is the text of the link, as the client sent it
+		return sftpError(f.files.MakeLink(f.ctx, &sandbox.MakeLinkRequest{Sandbox: f.sandbox, Path: r.Target, Target: r.Filepath}))
+	case "Link":
+		yes := true
+		return sftpError(f.files.MakeLink(f.ctx, &sandbox.MakeLinkRequest{Sandbox: f.sandbox, Path: r.Target, Target: r.Filepath, Hard: &yes}))
 	case "Remove", "Rmdir":
 		return sftpError(f.files.Remove(f.ctx, &sandbox.RemoveFileRequest{Sandbox: f.sandbox, Path: r.Filepath}))
 	}
@@ -150,22 +200,32 @@ func (f *sftpFiles) PosixRename(r *sftp.Request) error {
 	return sftpError(f.files.Move(f.ctx, &sandbox.MoveFileRequest{Sandbox: f.sandbox, Path: r.Filepath, To: r.Target, Replace: &yes}))
 }
 
-// setstat changes permissions. Owners stay, and so do times, which RPC cannot
-// change; a size is set to 0 only, or stays.
+// StatVFS describes the file system of a path.
+func (f *sftpFiles) StatVFS(r *sftp.Request) (*sftp.StatVFS, error) {
+	s, err := f.files.Space(f.ctx, &sandbox.FileRequest{Sandbox: f.sandbox, Path: r.Filepath})
+	if err != nil {
+		return nil, sftpError(err)
+	}
+	files, freeFiles := uint64(value(s.TotalFiles)), uint64(value(s.FreeFiles))
+	free := uint64(s.FreeBytes) / blockSize
+	return &sftp.StatVFS{
+		Bsize: blockSize, Frsize: blockSize, Blocks: uint64(s.TotalBytes) / blockSize, Bfree: free, Bavail: free,
+		Files: files, Ffree: freeFiles, Favail: freeFiles, Namemax: maxName,
+	}, nil
+}
+
+// setstat changes size, permissions and times. Owners stay.
 func (f *sftpFiles) setstat(r *sftp.Request) error {
 	flags, attrs := r.AttrFlags(), r.Attributes()
+	if attrs == nil || flags.Size && attrs.Size > math.MaxInt64 {
+		return sftp.ErrSSHFxBadMessage
+	}
+	if err := f.settle(r.Filepath); err != nil {
+		return err
+	}
 	if flags.Size {
-		i, err := f.stat(r.Filepath)
-		if err != nil {
+		if err := f.truncate(r.Filepath, int64(attrs.Size)); err != nil {
 			return err
-		}
-		if uint64(i.Size()) != attrs.Size {
-			if attrs.Size != 0 {
-				return sftp.ErrSSHFxOpUnsupported
-			}
-			if err := f.truncate(&sandbox.WriteFileRequest{Sandbox: f.sandbox, Path: r.Filepath}); err != nil {
-				return err
-			}
 		}
 	}
 	if flags.Permissions {
@@ -173,7 +233,13 @@ func (f *sftpFiles) setstat(r *sftp.Request) error {
 			return err
 		}
 	}
-	if flags.UidGid || flags.Acmodtime {
+	if flags.Acmodtime {
+		req := &sandbox.ChangeTimesRequest{Sandbox: f.sandbox, Path: r.Filepath, AccessedAt: attrs.AccessTime(), ModifiedAt: attrs.ModTime()}
+		if err := f.files.ChangeTimes(f.ctx, req); err != nil {
+			return err
+		}
+	}
+	if flags.UidGid {
 		return sftp.ErrSSHFxOpUnsupported
 	}
 	return nil
@@ -183,6 +249,9 @@ func (f *sftpFiles) setstat(r *sftp.Request) error {
 func (f *sftpFiles) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
 	if r.Method == "List" {
 		return &directory{f: f, path: r.Filepath}, nil
+	}
+	if err := f.settle(r.Filepath); err != nil {
+		return nil, err
 	}
 	i, err := f.stat(r.Filepath)
 	return one{i}, sftpError(err)
@@ -284,4 +353,11 @@ func (d *directory) ListAt(to []os.FileInfo, _ int64) (int, error) {
 		return len(resp.Files), io.EOF
 	}
 	return len(resp.Files), nil
+}
+
+func value(p *int64) int64 {
+	if p == nil {
+		return 0
+	}
+	return *p
 }

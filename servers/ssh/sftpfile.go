@@ -4,13 +4,18 @@ import (
 	"io"
 	"sync"
 
+	"github.com/pkg/sftp"
+
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/rpc"
 )
 
 // window bounds the bytes of an open file that are kept because requests come
-// out of order. The SFTP server works on eight at a time.
-const window = 4 << 20
+// out of order. The SFTP server works on as many as workers at a time.
+const (
+	window  = 4 << 20
+	workers = sftp.SftpServerWorkerCount
+)
 
 // firstRequests is the length of the part of a file that the first requests read,
 // in any order: a call for one of them begins with the file.
@@ -96,11 +101,17 @@ func (r *reader) Close() error {
 
 // writer writes a file with one call, as long as what comes out of order fits
 // into the window.
+//
+// With append the content goes to the end of the file. Some clients then count
+// positions from the end that they saw, others from 0: the first position is the
+// lowest one of the first requests.
 type writer struct {
-	f    *sftpFiles
-	path string
+	f      *sftpFiles
+	path   string
+	append bool
 
 	mu      sync.Mutex
+	begun   bool // with append: pos is known
 	st      rpc.ClientStream[rpc.Bytes, sandbox.FileInfo]
 	pos     int64            // position in the file of the next byte of the call
 	waiting map[int64][]byte // by position, after pos
@@ -129,6 +140,12 @@ func (w *writer) WriteAt(b []byte, offset int64) (int, error) {
 
 // flush writes what goes on at pos, and with all set the rest too.
 func (w *writer) flush(all bool) error {
+	if w.append && !w.begun {
+		if _, zero := w.waiting[0]; len(w.waiting) == 0 || !zero && !all && len(w.waiting) <= workers {
+			return nil
+		}
+		w.pos, w.begun = w.lowest(), true
+	}
 	for len(w.waiting) > 0 {
 		b, ok := w.waiting[w.pos]
 		if !ok || w.st == nil {
@@ -169,8 +186,12 @@ func (w *writer) lowest() int64 {
 
 // open begins a call at pos.
 func (w *writer) open() error {
-	pos := w.pos
-	st, err := w.f.files.Write(w.f.ctx, &sandbox.WriteFileRequest{Sandbox: w.f.sandbox, Path: w.path, Write: sandbox.WriteModeAt, Offset: &pos})
+	req := &sandbox.WriteFileRequest{Sandbox: w.f.sandbox, Path: w.path, Write: sandbox.WriteModeAppend}
+	if !w.append {
+		pos := w.pos
+		req.Write, req.Offset = sandbox.WriteModeAt, &pos
+	}
+	st, err := w.f.files.Write(w.f.ctx, req)
 	w.st = st
 	return err
 }
@@ -205,6 +226,12 @@ func (w *writer) commit() error {
 
 // Close writes the rest. Its error is the answer of the client's close.
 func (w *writer) Close() error {
+	w.f.forget(w)
+	return w.settle()
+}
+
+// settle writes the rest; more may follow.
+func (w *writer) settle() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {

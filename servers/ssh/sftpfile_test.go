@@ -20,6 +20,9 @@ type memory struct {
 
 func (m *memory) Write(_ context.Context, req *sandbox.WriteFileRequest) (rpc.ClientStream[rpc.Bytes, sandbox.FileInfo], error) {
 	m.calls++
+	if req.Write == sandbox.WriteModeAppend {
+		return &writing{m: m, pos: int64(len(m.data))}, nil
+	}
 	return &writing{m: m, pos: *req.Offset}, nil
 }
 
@@ -117,6 +120,56 @@ func TestSFTPRequestsMayComeOutOfOrder(t *testing.T) {
 		}
 		if n, err := r.ReadAt(make([]byte, 1), int64(len(data))); n != 0 || err != io.EOF {
 			t.Errorf("at the end: %d, %v", n, err)
+		}
+	}
+}
+
+// TestSFTPAppends: clients may count positions from the end of the file that they
+// saw, or from 0, and their first requests may come in any order.
+func TestSFTPAppends(t *testing.T) {
+	const old, size, chunk = 64 << 10, 1 << 20, 32 << 10
+	rng := rand.New(rand.NewPCG(3, 4))
+	data := make([]byte, old+size)
+	for i := range data {
+		data[i] = byte(rng.Uint32())
+	}
+	for name, base := range map[string]int{"from the end": old, "from 0": 0, "from an older end": old / 2} {
+		for range 20 {
+			m := &memory{data: append([]byte(nil), data[:old]...)}
+			w := &writer{f: &sftpFiles{ctx: t.Context(), files: m}, append: true}
+			var offsets []int
+			for o := 0; o < size; o += chunk {
+				offsets = append(offsets, o)
+			}
+			for from := 0; from < len(offsets); from += workers {
+				group := offsets[from:min(from+workers, len(offsets))]
+				rng.Shuffle(len(group), func(i, j int) { group[i], group[j] = group[j], group[i] })
+			}
+			if err := w.settle(); err != nil { // before there is anything to write
+				t.Fatal(err)
+			}
+			for _, o := range offsets {
+				if _, err := w.WriteAt(data[old+o:old+o+chunk], int64(base+o)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Close(); err != nil || !bytes.Equal(m.data, data) {
+				t.Fatalf("%s: %d of %d bytes, %v", name, len(m.data), len(data), err)
+			}
+			if m.calls > 1 {
+				t.Errorf("%s: with %d calls", name, m.calls)
+			}
+		}
+	}
+	// What was written is there before the file is closed, when it is asked for.
+	m := &memory{data: data[:old:old]}
+	w := &writer{f: &sftpFiles{ctx: t.Context(), files: m}, append: true}
+	for i := range 3 {
+		if _, err := w.WriteAt(data[old+i*chunk:old+(i+1)*chunk], int64(old+i*chunk)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.settle(); err != nil || !bytes.Equal(m.data, data[:old+(i+1)*chunk]) {
+			t.Fatalf("%d: %d bytes, %v", i, len(m.data), err)
 		}
 	}
 }
