@@ -2482,6 +2482,154 @@ func (x *ChangeModeRequest) ValidateFields(v *schema.Validator) {
 	schema.CheckMax(v, "mode", x.Mode, 4095)
 }
 
+// MakeLinkRequest: Makes a link in a sandbox.
+type MakeLinkRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path of the link, which does not exist; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// Text of the symbolic link; with hard: path of the file.
+	Target string `cbor:"4,keyasint" json:"target" schema:"required"`
+	// It becomes another name of the file in place of a symbolic link.
+	Hard *bool `cbor:"5,keyasint,omitempty" json:"hard,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x MakeLinkRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *MakeLinkRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *MakeLinkRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *MakeLinkRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	v.Required("target", x.Target != "")
+	if x.Target != "" {
+		v.MaxLen("target", len(x.Target), 4095)
+	}
+}
+
+// ChangeTimesRequest: Changes the times of a file of a sandbox.
+type ChangeTimesRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// Time of the last access.
+	AccessedAt time.Time `cbor:"4,keyasint" json:"accessed_at" schema:"required"`
+	// Time of the last change of its content.
+	ModifiedAt time.Time `cbor:"5,keyasint" json:"modified_at" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ChangeTimesRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ChangeTimesRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ChangeTimesRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ChangeTimesRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	v.Required("accessed_at", !x.AccessedAt.IsZero())
+	v.Required("modified_at", !x.ModifiedAt.IsZero())
+}
+
+// TruncateFileRequest: Changes the size of a file of a sandbox.
+type TruncateFileRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// New size; what is added is zero. (unit: bytes)
+	SizeBytes int64 `cbor:"4,keyasint" json:"size_bytes" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TruncateFileRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TruncateFileRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TruncateFileRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TruncateFileRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	schema.CheckMin(v, "size_bytes", x.SizeBytes, 0)
+}
+
+// FileSpace: The room of a file system, for its ordinary users.
+type FileSpace struct {
+	// Size. (unit: bytes)
+	TotalBytes int64 `cbor:"1,keyasint" json:"total_bytes" schema:"required"`
+	// What can still be written. (unit: bytes)
+	FreeBytes int64 `cbor:"2,keyasint" json:"free_bytes" schema:"required"`
+	// Files that it can have; absent: no bound.
+	TotalFiles *int64 `cbor:"3,keyasint,omitempty" json:"total_files,omitempty"`
+	// Files that can still be made.
+	FreeFiles *int64 `cbor:"4,keyasint,omitempty" json:"free_files,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x FileSpace) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *FileSpace) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *FileSpace) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *FileSpace) ValidateFields(v *schema.Validator) {
+}
+
 // WatchFilesRequest: Watches a directory of a sandbox.
 type WatchFilesRequest struct {
 	// The sandbox.
@@ -3427,6 +3575,16 @@ type Files interface {
 	// Extract: Unpacks a tar archive into a directory, which is made if it is missing, and
 	// ends when all of it is unpacked. Permission: exec, in the project of sandbox.
 	Extract(ctx context.Context, req *FileRequest, s rpc.ServerStream[rpc.Bytes, rpc.None]) error
+	// MakeLink: Makes a symbolic link, or another name of a file. Permission: exec, in the
+	// project of sandbox.
+	MakeLink(ctx context.Context, req *MakeLinkRequest) error
+	// ChangeTimes: Changes the times of a file. Permission: exec, in the project of sandbox.
+	ChangeTimes(ctx context.Context, req *ChangeTimesRequest) error
+	// Truncate: Changes the size of a file. Permission: exec, in the project of sandbox.
+	Truncate(ctx context.Context, req *TruncateFileRequest) error
+	// Space: Describes the file system of a path. Permission: exec, in the project of
+	// sandbox.
+	Space(ctx context.Context, req *FileRequest) (*FileSpace, error)
 }
 
 // RegisterFiles makes s serve impl.
@@ -3472,6 +3630,16 @@ type FilesClient interface {
 	// Extract: Unpacks a tar archive into a directory, which is made if it is missing, and
 	// ends when all of it is unpacked. Permission: exec, in the project of sandbox.
 	Extract(ctx context.Context, req *FileRequest) (rpc.ClientStream[rpc.Bytes, rpc.None], error)
+	// MakeLink: Makes a symbolic link, or another name of a file. Permission: exec, in the
+	// project of sandbox.
+	MakeLink(ctx context.Context, req *MakeLinkRequest) error
+	// ChangeTimes: Changes the times of a file. Permission: exec, in the project of sandbox.
+	ChangeTimes(ctx context.Context, req *ChangeTimesRequest) error
+	// Truncate: Changes the size of a file. Permission: exec, in the project of sandbox.
+	Truncate(ctx context.Context, req *TruncateFileRequest) error
+	// Space: Describes the file system of a path. Permission: exec, in the project of
+	// sandbox.
+	Space(ctx context.Context, req *FileRequest) (*FileSpace, error)
 }
 
 type clientFiles struct{ conn rpc.Conn }
@@ -3565,6 +3733,26 @@ func (c clientFiles) Extract(ctx context.Context, req *FileRequest) (rpc.ClientS
 		return nil, err
 	}
 	return rpc.NewClientStream[rpc.Bytes, rpc.None](s), nil
+}
+
+func (c clientFiles) MakeLink(ctx context.Context, req *MakeLinkRequest) error {
+	return c.conn.Call(ctx, &methodFilesMakeLink.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) ChangeTimes(ctx context.Context, req *ChangeTimesRequest) error {
+	return c.conn.Call(ctx, &methodFilesChangeTimes.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) Truncate(ctx context.Context, req *TruncateFileRequest) error {
+	return c.conn.Call(ctx, &methodFilesTruncate.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) Space(ctx context.Context, req *FileRequest) (*FileSpace, error) {
+	resp := new(FileSpace)
+	if err := c.conn.Call(ctx, &methodFilesSpace.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
 }
 
 var methodFilesStat = &rpc.Method{
@@ -3845,6 +4033,86 @@ var methodFilesExtract = &rpc.Method{
 	},
 }
 
+var methodFilesMakeLink = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "MakeLink", Full: "sandbox.Files/MakeLink", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*MakeLinkRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*MakeLinkRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(MakeLinkRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).MakeLink(ctx, req)
+	},
+}
+
+var methodFilesChangeTimes = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "ChangeTimes", Full: "sandbox.Files/ChangeTimes", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ChangeTimesRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ChangeTimesRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ChangeTimesRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).ChangeTimes(ctx, req)
+	},
+}
+
+var methodFilesTruncate = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Truncate", Full: "sandbox.Files/Truncate", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*TruncateFileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*TruncateFileRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(TruncateFileRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).Truncate(ctx, req)
+	},
+}
+
+var methodFilesSpace = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Space", Full: "sandbox.Files/Space", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*FileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(FileRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Files).Space(ctx, req)
+	},
+}
+
 // FilesService is the table of the service.
 var FilesService = &rpc.Service{Name: "sandbox.Files", Methods: []*rpc.Method{
 	methodFilesStat,
@@ -3861,6 +4129,10 @@ var FilesService = &rpc.Service{Name: "sandbox.Files", Methods: []*rpc.Method{
 	methodFilesWatch,
 	methodFilesArchive,
 	methodFilesExtract,
+	methodFilesMakeLink,
+	methodFilesChangeTimes,
+	methodFilesTruncate,
+	methodFilesSpace,
 }}
 
 // Previews is what serves the service. Makes ports of sandboxes reachable through the

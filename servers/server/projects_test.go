@@ -286,7 +286,7 @@ var answers = map[string]answer{
 	"sandbox.Files/SetAttribute": bySandbox(func(x *tenant) any {
 		return &sandbox.SetAttributeRequest{Sandbox: x.sandbox.GetID(), Path: "/", Name: "n"}
 	}),
-	"sandbox.Files/Space":         fileRequest,
+	"sandbox.Files/Space": fileRequest,
 	"sandbox.Files/MakeLink": bySandbox(func(x *tenant) any {
 		return &sandbox.MakeLinkRequest{Sandbox: x.sandbox.GetID(), Path: "/a", Target: "/b"}
 	}),
