@@ -31,7 +31,7 @@ func TestE2B(t *testing.T) {
 		keys[role] = strings.TrimSpace(shared.r(t, "", "key", "create", fmt.Sprintf("e2b-%s-%d", role, time.Now().UnixNano()), "--role", role))
 	}
 	url := fmt.Sprintf("http://127.0.0.1:%d", shared.api)
-	for _, script := range []string{"core.mjs", "interpreter.mjs", "lifecycle.mjs", "templates.mjs", "core.py", "interpreter.py", "lifecycle.py", "templates.py", "volumes.py"} {
+	for _, script := range []string{"core.mjs", "interpreter.mjs", "lifecycle.mjs", "smoke.mjs", "templates.mjs", "core.py", "interpreter.py", "lifecycle.py", "smoke.py", "templates.py", "volumes.py"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			// Node looks for packages beside the script.
@@ -54,6 +54,9 @@ func TestE2B(t *testing.T) {
 			program := "node"
 			if strings.HasSuffix(script, ".py") {
 				program = filepath.Join(clients, "venv/bin/python")
+			}
+			if script == "smoke.py" { // of older versions
+				program = filepath.Join(clients, "venv-old/bin/python")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()

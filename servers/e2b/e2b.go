@@ -117,6 +117,8 @@ func (s *Server) Close() {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	port, name := target(r)
 	switch {
+	case name != "" && port == envdPort && controls(r):
+		s.control.ServeHTTP(w, r)
 	case name != "" && port == envdPort:
 		s.envd.ServeHTTP(w, r)
 	case name != "" && port == interpreterPort:
@@ -142,14 +144,24 @@ func (s *Server) Subject(r *http.Request) string {
 // roots are the first elements of the paths of E2B's control plane.
 var roots = []string{"sandboxes", "v2", "v3", "templates", "snapshots", "volumes", "volumecontent", "secrets", "api-keys", "teams", "events", "files"}
 
+func root(r *http.Request) string {
+	root, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	return root
+}
+
+// controls reports whether a request that names a sandbox is for the control plane
+// by its path: PyPI's e2b 2.15 sends the headers of the sandbox with Connect, too.
+func controls(r *http.Request) bool {
+	return root(r) != "files" && slices.Contains(roots, root(r))
+}
+
 // Matches reports whether a request is for E2B's protocol: it names a sandbox, or
 // has a path of the control plane.
 func Matches(r *http.Request) bool {
 	if _, name := target(r); name != "" {
 		return true
 	}
-	root, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	return slices.Contains(roots, root)
+	return slices.Contains(roots, root(r))
 }
 
 var hostRE = regexp.MustCompile(`^([0-9]{1,5})-(sb[0-9a-z]{16})\.`)

@@ -48,6 +48,24 @@ func TestTokenOpensItsSandboxOnly(t *testing.T) {
 	}
 }
 
+// An older client names the sandbox in calls of the control plane, too.
+func TestCallsOfTheControlPlaneThatNameASandbox(t *testing.T) {
+	s := newServer(t)
+	s.cfg.Authenticate = func(context.Context, string) (*Caller, error) {
+		return nil, errs.New(errs.Unauthenticated, "the key is not valid")
+	}
+	for path, want := range map[string]int{"/sandboxes/sbaaaaaaaaaaaaaaaa/connect": 401, "/v2/sandboxes": 401, "/nothing": 404} {
+		r := httptest.NewRequest("POST", path, strings.NewReader("{}"))
+		r.Header.Set("E2b-Sandbox-Id", "sbaaaaaaaaaaaaaaaa")
+		r.Header.Set("E2b-Sandbox-Port", envdPort)
+		r.Header.Set("X-API-Key", "wrong")
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
 func TestMetadataOfAnUpload(t *testing.T) {
 	h := http.Header{}
 	h.Set("X-Metadata-Author", "A b")
