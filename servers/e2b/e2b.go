@@ -29,6 +29,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
@@ -89,6 +91,7 @@ type Server struct {
 	envd      *http.ServeMux
 	interp    *http.ServeMux
 	processes processes
+	adopting  singleflight.Group // by sandbox
 	watchers  watchers
 	owners    owners
 	uploads   uploads
@@ -106,6 +109,10 @@ func New(cfg Config) (*Server, error) {
 	s.control, s.envd, s.interp = s.controlRoutes(), s.envdRoutes(), s.interpreterRoutes()
 	return s, nil
 }
+
+// Start continues, in the background, the processes that clients started with an
+// earlier server.
+func (s *Server) Start() { s.running.Go(s.adoptAll) }
 
 // Close ends the processes that clients started, and watches, and waits.
 func (s *Server) Close() {

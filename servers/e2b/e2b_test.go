@@ -48,6 +48,20 @@ func TestTokenOpensItsSandboxOnly(t *testing.T) {
 	}
 }
 
+func TestMarkOfAProcess(t *testing.T) {
+	for _, m := range []mark{newMark(0, ""), newMark(time.Hour, "a:b")} {
+		got, ok := parseMark(m.String())
+		if !ok || got.start != m.start || got.tag != m.tag || got.deadline.UnixMilli() != m.deadline.UnixMilli() {
+			t.Errorf("%+v is read as %+v", m, got)
+		}
+	}
+	for _, tag := range []string{"", "e2b", "e2b:", "e2b:x", "mine:x:1:y", "e2b:x:!:y"} {
+		if m, ok := parseMark(tag); ok {
+			t.Errorf("%q is read as %+v", tag, m)
+		}
+	}
+}
+
 // An older client names the sandbox in calls of the control plane, too.
 func TestCallsOfTheControlPlaneThatNameASandbox(t *testing.T) {
 	s := newServer(t)

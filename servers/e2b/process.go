@@ -1,7 +1,6 @@
 package e2b
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -18,12 +17,13 @@ import (
 const keepEnd = time.Hour
 
 // processes are those that clients started. Each has a call of its own, so it
-// goes on when the client that started it is gone, and others may follow it. It
-// ends with this server: a detached process would go on, but loses output that
-// nobody reads fast enough.
+// goes on when the client that started it is gone, and others may follow it. It is
+// not detached, since it would lose output that nobody reads fast enough. If this
+// server is killed, its agent keeps it until the next one adopts it.
 type processes struct {
-	mu   sync.Mutex
-	live map[processKey]*process
+	mu       sync.Mutex
+	live     map[processKey]*process
+	starting map[startKey]bool // starts under way
 }
 
 type execStream = rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]
@@ -119,10 +119,11 @@ type startRequest struct {
 // startProcess starts a process and sends its events. When the time of the call is
 // over the process is killed, whether its client is still there or not.
 func (s *Server) startProcess(ctx context.Context, g *guest, q *startRequest, a *answers) error {
+	m := newMark(a.timeout, q.Tag)
 	tty := q.PTY != nil
 	stdin := tty || q.Stdin == nil || *q.Stdin
 	req := &sandbox.ExecRequest{
-		Sandbox: g.sb.GetID(), Command: append([]string{q.Process.Cmd}, q.Process.Args...), Env: q.Process.Envs, User: g.user, Tag: q.Tag,
+		Sandbox: g.sb.GetID(), Command: append([]string{q.Process.Cmd}, q.Process.Args...), Env: q.Process.Envs, User: g.user, Tag: m.String(),
 		Stdin: &stdin, TTY: &tty,
 	}
 	if req.Workdir = g.home(); q.Process.Cwd != "" {
@@ -135,6 +136,7 @@ func (s *Server) startProcess(ctx context.Context, g *guest, q *startRequest, a 
 	var base context.Context
 	base, p.cancel = context.WithCancel(s.ctx)
 	stop := context.AfterFunc(ctx, p.cancel) // until it has started
+	defer s.processes.begin(g.sb.GetID(), m)()
 	var err error
 	if p.stream, err = g.sandboxes.Exec(base, req); err != nil {
 		p.cancel()
@@ -195,6 +197,12 @@ func (t *processes) find(sid id.Sandbox, by selector) (int64, *process, error) {
 // is continued.
 func (s *Server) process(ctx context.Context, g *guest, by selector) (int64, *process, error) {
 	pid, p, err := s.processes.find(g.sb.GetID(), by)
+	if errs.Is(err, errs.NotFound) {
+		if err := s.adopt(g.sb); err != nil {
+			return 0, nil, err
+		}
+		pid, p, err = s.processes.find(g.sb.GetID(), by)
+	}
 	if err != nil {
 		return 0, nil, err
 	}
@@ -205,15 +213,9 @@ func (s *Server) process(ctx context.Context, g *guest, by selector) (int64, *pr
 	}
 	p.cancel() // the process has left its call, which may not know it yet
 	p.leave(errGone(publicID(g.sb.ID), "was paused"))
-	base, cancel := context.WithCancel(s.ctx)
-	stop := context.AfterFunc(ctx, cancel)
-	stream, err := g.sandboxes.Attach(base, &sandbox.AttachRequest{Sandbox: g.sb.GetID(), Process: p.id})
-	if err == nil {
-		_, err = begun(stream)
-	}
-	if err != nil || !stop() {
-		cancel()
-		return 0, nil, cmp.Or(err, ctx.Err())
+	stream, cancel, err := s.attach(ctx, g.sb.GetID(), p.id)
+	if err != nil {
+		return 0, nil, err
 	}
 	p.stream, p.cancel, p.pauses = stream, cancel, g.sb.Status.Pauses
 	s.running.Go(func() { s.follow(processKey{g.sb.GetID(), pid}, p, stream, cancel) })
@@ -442,6 +444,9 @@ type processInfo struct {
 }
 
 func (s *Server) listProcesses(_ context.Context, g *guest, _ *struct{}) (any, error) {
+	if err := s.adopt(g.sb); err != nil {
+		return nil, err
+	}
 	list := []processInfo{}
 	s.processes.mu.Lock()
 	defer s.processes.mu.Unlock()

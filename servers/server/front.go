@@ -226,6 +226,7 @@ func (f *front) run(ctx context.Context) error {
 	if l.api != nil {
 		g.Go(func() error {
 			defer f.e2b.Close()
+			f.e2b.Start()
 			return f.api.Serve(gctx, l.api)
 		})
 		g.Go(func() error {
