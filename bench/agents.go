@@ -325,15 +325,25 @@ func benchBurst(ctx context.Context, b *bench, d *driverInstall, bare *bare) err
 	cold.add(time.Since(began).Seconds()*1000, peer.Seconds()*1000)
 	b.report.compare(fmt.Sprintf("%d cold at once, to first exec", n), "ms", fmt.Sprintf("%d runsc run", n), &cold, 0, burstColdGoal)
 
-	// They are idle now, and become the warm ones.
+	// They are idle now.
 	for _, id := range ids[n/2:] {
 		if err := d.Delete(ctx, id); err != nil {
 			return err
 		}
 	}
 	b.report.figure(fmt.Sprintf("memory of each of %d idle sandboxes", n/2), "MiB", float64(sandboxMemory(d.in.RunDir))/float64(n/2)/(1<<20), idleGoalMiB)
-	err = side(ids[n/2:], func(id string) error { _, err := d.Ensure(ctx, d.spec(id)); return err })
-	if err != nil {
+	for _, id := range ids[:n/2] {
+		if err := d.Delete(ctx, id); err != nil {
+			return err
+		}
+	}
+	warm := func(id string) error { // as a warm pool makes them
+		s := d.spec(id)
+		s.Warm = true
+		_, err := d.Ensure(ctx, s)
+		return err
+	}
+	if err := side(ids, warm); err != nil {
 		return err
 	}
 	var claims, firsts latencies
@@ -353,7 +363,7 @@ func benchBurst(ctx context.Context, b *bench, d *driverInstall, bare *bare) err
 		if err := d.Delete(ctx, id); err != nil {
 			return err
 		}
-		if _, err := d.Ensure(ctx, d.spec(id)); err != nil {
+		if err := warm(id); err != nil {
 			return err
 		}
 	}

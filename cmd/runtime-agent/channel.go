@@ -156,6 +156,9 @@ func (a *agent) begin(c *channel, m agentproto.Open) (func(), error) {
 	case agentproto.KindActivity:
 		c.quiet = true
 		return c.answer(func() agentproto.Done { return agentproto.Done{Result: a.activity().Append(nil)} }), nil
+	case agentproto.KindWarm:
+		c.quiet = true
+		return newWarmUp(c), nil
 	case agentproto.KindProcesses:
 		c.quiet = true
 		return c.answer(func() agentproto.Done { return agentproto.Done{Result: a.processes().Append(nil)} }), nil

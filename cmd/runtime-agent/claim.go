@@ -156,11 +156,17 @@ func (c *claims) setHostname(name string) error {
 	c.files.Lock()
 	go func() {
 		defer c.files.Unlock()
-		replaceFile("/etc/hostname", func([]byte) []byte { return []byte(name + "\n") })
-		replaceFile("/etc/hosts", func(b []byte) []byte { return renameHost(b, old, name) })
+		replaceFile(hostnameFile, func([]byte) []byte { return []byte(name + "\n") })
+		replaceFile(hostsFile, func(b []byte) []byte { return renameHost(b, old, name) })
 	}()
 	return nil
 }
+
+// Files that a claim changes.
+const (
+	hostnameFile = "/etc/hostname"
+	hostsFile    = "/etc/hosts"
+)
 
 // maxHosts bounds the files that setHostname reads, in bytes.
 const maxHosts = 64 << 10

@@ -274,11 +274,11 @@ func (a *agent) activity() agentproto.Activity {
 	return m
 }
 
-// processes lists the processes that the node started.
+// processes lists the processes that the node started for somebody.
 func (a *agent) processes() agentproto.Processes {
 	var list agentproto.Processes
 	for _, c := range a.channels.all() {
-		if p, ok := c.work.(*process); ok && !c.isClosed() {
+		if p, ok := c.work.(*process); ok && !c.quiet && !c.isClosed() {
 			list = append(list, p.info())
 		}
 	}

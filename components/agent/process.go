@@ -43,6 +43,13 @@ func (c *Conn) Exec(ctx context.Context, s execution.ExecSpec) (*Process, error)
 	return &Process{ch: ch, detached: s.Detached}, nil
 }
 
+// Warm makes a claim and the first process in a sandbox that nobody uses yet as quick as later ones. It leaves no trace
+// there. An error means nothing: an image may have no shell, and an earlier agent does not know the request.
+func (c *Conn) Warm(ctx context.Context) error {
+	_, err := c.request(ctx, agentproto.KindWarm, nil)
+	return err
+}
+
 // Attach continues a detached process, also one of an earlier hub, and takes it
 // from another caller. Output is read from the given offsets, or from where the
 // agent still has it. NotFound if the sandbox does not know the process (any

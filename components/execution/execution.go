@@ -33,6 +33,7 @@ type Spec struct {
 	Image        string            // reference in the instance's image store, with digest
 	Command      []string          // empty: the image's entrypoint and command
 	Idle         bool              // no main process: it lives until Stop
+	Warm         bool              // nobody waits for it: Ensure takes longer, and what follows is quicker for the first time
 	WorkDir      string            // empty: the image's
 	User         string            // empty: the image's
 	Env          []string          // NAME=value; added to the image's

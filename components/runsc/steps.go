@@ -21,6 +21,9 @@ import (
 // connectTimeout is how long the agent may take to connect after the task was started.
 const connectTimeout = 60 * time.Second
 
+// warmTimeout bounds how long a sandbox that waits for a claim is warmed up.
+const warmTimeout = 2 * time.Second
+
 // creation is a sandbox that is being set up: the values that steps pass on to
 // later ones.
 type creation struct {
@@ -53,6 +56,7 @@ func (cr *creation) steps() []step {
 		{name: "connect", after: []string{"task"}, setup: cr.setupConnection},
 		{name: "identify", after: []string{"connect"}, setup: cr.setupIdentity},
 		{name: "main", after: []string{"identify"}, setup: cr.setupMain},
+		{name: "warm", after: []string{"main"}, setup: cr.setupWarm},
 	}
 }
 
@@ -151,6 +155,19 @@ func (cr *creation) setupMain(ctx context.Context) error {
 		return err
 	}
 	return cr.d.forgetPause(cr.spec.ID)
+}
+
+// setupWarm has a sandbox that waits for a claim execute something.
+func (cr *creation) setupWarm(ctx context.Context) error {
+	if !cr.spec.Warm {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, warmTimeout)
+	defer cancel()
+	if err := cr.conn.Warm(ctx); err != nil {
+		cr.d.logger.Debug("the first process in a sandbox will be slow", "sandbox", cr.spec.ID, "error", err)
+	}
+	return nil
 }
 
 // shmBytes is the size of /dev/shm.

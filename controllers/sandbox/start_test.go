@@ -202,6 +202,36 @@ func TestStartCommandIsNoUse(t *testing.T) {
 	})
 }
 
+// Nobody waits for the sandboxes of a pool: they are warmed up, and no others.
+func TestPoolIsWarmedUp(t *testing.T) {
+	for _, pooled := range []bool{false, true} {
+		e := newEnv(t)
+		sb := e.add(func(sb *Sandbox) { sb.Spec.Template.Idle, sb.Spec.Template.Command = true, nil })
+		if pooled {
+			e.join(sb)
+		}
+		e.eventually("it is ready", func() bool {
+			got, _ := e.step(sb)
+			return got.Status.Ready
+		})
+		if s, found := e.machine.Spec(string(sb.ID)); !found || s.Warm != pooled {
+			t.Errorf("in a pool: %v; made with %+v", pooled, s)
+		}
+	}
+}
+
+// join makes a sandbox one of a warm pool.
+func (e *env) join(sb *Sandbox) {
+	e.Helper()
+	tpl := api_sandbox.NewTemplate()
+	tpl.Project, tpl.Name = e.project, "t"
+	e.must(entity.Create(e.Context(), e.store, tpl))
+	pool := api_sandbox.NewWarmPool()
+	pool.Project, pool.Name, pool.Spec.Template = e.project, "p", tpl.GetID()
+	e.must(entity.Create(e.Context(), e.store, pool))
+	e.spec(sb, func(s *api_sandbox.SandboxSpec) { s.WarmPool = pool.GetID() })
+}
+
 // The server of a warm sandbox is watched until a claim; a dead one ends the
 // sandbox, so that the pool replaces it.
 func TestStartCommandDiesInAPool(t *testing.T) {
@@ -209,13 +239,7 @@ func TestStartCommandDiesInAPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
 			sb := e.add(withStart(readyWhen(port), "serve", "8080"))
-			tpl := api_sandbox.NewTemplate()
-			tpl.Project, tpl.Name = e.project, "t"
-			e.must(entity.Create(t.Context(), e.store, tpl))
-			pool := api_sandbox.NewWarmPool()
-			pool.Project, pool.Name, pool.Spec.Template = e.project, "p", tpl.GetID()
-			e.must(entity.Create(t.Context(), e.store, pool))
-			e.spec(sb, func(s *api_sandbox.SandboxSpec) { s.WarmPool = pool.GetID() })
+			e.join(sb)
 			e.eventually("it is ready", func() bool {
 				got, _ := e.step(sb)
 				return got.Status.Ready

@@ -15,6 +15,7 @@ const (
 	KindArchive   Kind = 8  // FileOp: Path, as tar in the first output
 	KindExtract   Kind = 9  // FileOp: the input, a tar, into the directory Path; with Recursive it is made
 	KindWatch     Kind = 10 // FileOp: changes in the directory Path, with Recursive also below; see FileEvent
+	KindWarm      Kind = 11 // does once what a claim and its first process do, and leaves no trace; Done carries an Exit
 )
 
 // Streams of a channel. Input goes to the agent, the others come from it.

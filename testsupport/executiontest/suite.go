@@ -41,6 +41,7 @@ func Run(t *testing.T, e *Env) {
 		{"Stop", testStop},
 		{"Exec", testExec},
 		{"Idle", testIdle},
+		{"Warm", testWarm},
 		{"Environment", testEnvironment},
 		{"Configure", testConfigure},
 		{"Detached", testDetached},
@@ -347,6 +348,29 @@ func testIdle(t *testing.T, e *Env) {
 		}
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("Stop took %s", took)
+		}
+	})
+}
+
+// testWarm: the image has no shell, so only that it does no harm is to be seen.
+func testWarm(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		s := e.spec("warm-up")
+		s.Idle, s.Warm = true, true
+		e.Start(t, s)
+		made := time.Now()
+		list, err := e.Driver.Processes(t.Context(), s.ID)
+		if err != nil || len(list) > 0 {
+			t.Errorf("processes %+v, %v", list, err)
+		}
+		if a, err := e.Driver.Activity(t.Context(), s.ID); err != nil || a.Processes != 0 || a.Idle < time.Since(made)/2 {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if err := e.Driver.Configure(t.Context(), s.ID, execution.Identity{Claim: "c", Env: []string{"A=b"}}); err != nil {
+			t.Fatal(err)
+		}
+		if out, _, code := e.run(t, s.ID, guest("echo", "hi"), ""); out != "hi\n" || code != 0 {
+			t.Errorf("%q, %d", out, code)
 		}
 	})
 }
