@@ -76,6 +76,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerVolumes(a)
 	registerPorts(a)
 	registerKeys(a)
+	registerPolicies(a)
 	registerWebhooks(a)
 	registerEvents(a)
 	registerAudit(a)

@@ -25,6 +25,8 @@ type Snapshot struct {
 	Message   string            `json:"message,omitempty" doc:"Reason of a failure."`
 	Image     string            `json:"image,omitempty" doc:"Image."`
 	Bytes     int64             `json:"bytes" doc:"Space that it takes on the node's disk."`
+	Store     string            `json:"store,omitempty" doc:"URL of the object store that has a copy; absent: there is none."`
+	CopyBytes int64             `json:"copy_bytes,omitempty" doc:"Space that its copy takes in the store."`
 	Labels    map[string]string `json:"labels,omitempty" doc:"Labels."`
 	CreatedAt time.Time         `json:"created_at" doc:"Time of its creation."`
 	ReadyAt   *time.Time        `json:"ready_at,omitempty" doc:"Time at which it was complete."`
@@ -33,7 +35,7 @@ type Snapshot struct {
 func snapshotOf(s *sandbox.Snapshot) Snapshot {
 	return Snapshot{
 		ID: string(s.ID), Name: s.Name, Session: string(s.Spec.Sandbox), Parent: s.Spec.Parent, State: string(s.Status.Phase), Message: s.Status.Message,
-		Image: s.Spec.Template.Image, Bytes: s.Status.Bytes, Labels: session.VisibleLabels(s.Labels), CreatedAt: s.CreatedAt, ReadyAt: s.Status.ReadyAt,
+		Image: s.Spec.Template.Image, Bytes: s.Status.Bytes, Store: s.Spec.Store, CopyBytes: s.Status.CopyBytes, Labels: session.VisibleLabels(s.Labels), CreatedAt: s.CreatedAt, ReadyAt: s.Status.ReadyAt,
 	}
 }
 
@@ -57,6 +59,7 @@ type createSnapshotInput struct {
 	Body struct {
 		Name   string            `json:"name,omitempty" maxLength:"63" pattern:"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$" doc:"Name, unique among the project's snapshots."`
 		Labels map[string]string `json:"labels,omitempty" doc:"Labels."`
+		Store  string            `json:"store,omitempty" maxLength:"2048" doc:"URL of an object store for a copy, of which other nodes make sessions: one that the server permits (disks.stores); absent: its node alone has it." example:"s3://bucket/snapshots"`
 	}
 }
 
@@ -70,7 +73,7 @@ func createSnapshot(ctx context.Context, in *createSnapshotInput) (*createdSnaps
 	if err != nil {
 		return nil, err
 	}
-	resp, err := sandboxes(ctx).Snapshot(ctx, &sandbox.SnapshotRequest{Sandbox: sid, Name: in.Body.Name, Labels: in.Body.Labels})
+	resp, err := sandboxes(ctx).Snapshot(ctx, &sandbox.SnapshotRequest{Sandbox: sid, Name: in.Body.Name, Labels: in.Body.Labels, Store: in.Body.Store})
 	if err != nil {
 		return nil, err
 	}

@@ -148,6 +148,12 @@ func TestRESTSnapshotsAndForks(t *testing.T) {
 	}
 	e.call(http.MethodDelete, "/snapshots/"+snap.ID, "", http.StatusNoContent, nil)
 	e.call(http.MethodPost, "/snapshots/"+snap.ID+"/forks", `{}`, http.StatusNotFound, nil)
+
+	var stored rest.Snapshot
+	e.call(http.MethodPost, "/sessions/"+string(sb.ID)+"/snapshots", `{"store": "/copies"}`, http.StatusCreated, &stored)
+	if stored.Store != "/copies" || stored.CopyBytes == 0 || len(e.copied()) == 0 {
+		t.Errorf("%+v, the store has %v", stored, e.copied())
+	}
 }
 
 // TestRESTVolumesOfSessions: the volumes of a session are those that RPC gets.

@@ -32,7 +32,7 @@ func init() {
 		"POST /volumes/{name}/snapshots", "GET /volumes/{name}/snapshots", "DELETE /volumes/{name}/snapshots/{snapshot}",
 		"POST /webhooks", "GET /webhooks", "GET /webhooks/{name}", "PATCH /webhooks/{name}", "DELETE /webhooks/{name}", "POST /webhooks/{name}/rotate-secret",
 		"POST /webhooks/{name}/test", "GET /webhooks/{name}/deliveries", "POST /webhooks/{name}/replay",
-		"POST /keys", "GET /keys", "GET /keys/{name}", "DELETE /keys/{name}", "GET /audit", "GET /events", "GET /events/stream",
+		"POST /keys", "GET /keys", "GET /keys/{name}", "DELETE /keys/{name}", "GET /audit", "GET /events", "GET /events/stream", "GET /policy", "GET /policy/report",
 	)
 	maps.Copy(restBodies, map[string]string{
 		"POST /keys": `{"name": "none"}`,

@@ -145,6 +145,13 @@ const (
 	OutputEventStreamStdout OutputEventStream = "stdout"
 )
 
+// Defines values for PolicyMaxEgress.
+const (
+	PolicyMaxEgressAll    PolicyMaxEgress = "all"
+	PolicyMaxEgressListed PolicyMaxEgress = "listed"
+	PolicyMaxEgressNone   PolicyMaxEgress = "none"
+)
+
 // Defines values for SessionMode.
 const (
 	SessionModeEphemeral  SessionMode = "ephemeral"
@@ -635,6 +642,11 @@ type CreateSnapshotInputBody struct {
 
 	// Name Name, unique among the project's snapshots.
 	Name *string `json:"name,omitempty"`
+
+	// Store URL of an object store for a copy, of which other nodes make sessions: one that the server permits (disks.stores); absent: its node alone has it.
+	//
+	// Examples: s3://bucket/snapshots
+	Store *string `json:"store,omitempty"`
 }
 
 // CreateVolumeInputBody defines model for CreateVolumeInputBody.
@@ -1360,6 +1372,76 @@ type OutputEvent struct {
 // OutputEventStream Which output.
 type OutputEventStream string
 
+// Policy defines model for Policy.
+type Policy struct {
+	// Confine Programs run in the second layer inside the session only.
+	Confine bool `json:"confine"`
+
+	// MaxCPUMillis Most CPU of a session, in thousandths; absent: any.
+	MaxCPUMillis *int64 `json:"max_cpu_millis,omitempty"`
+
+	// MaxDiskBytes Largest root disk of a session; absent: any.
+	MaxDiskBytes *int64 `json:"max_disk_bytes,omitempty"`
+
+	// MaxEgress The widest network of a session; absent: any.
+	MaxEgress *PolicyMaxEgress `json:"max_egress,omitempty"`
+
+	// MaxKeyTTLSeconds Longest validity of a new key, which must expire; absent: any.
+	MaxKeyTTLSeconds *int64 `json:"max_key_ttl_seconds,omitempty"`
+
+	// MaxMemoryBytes Most memory of a session; absent: any.
+	MaxMemoryBytes *int64 `json:"max_memory_bytes,omitempty"`
+
+	// MaxPids Most processes of a session; absent: any.
+	MaxPids *int64 `json:"max_pids,omitempty"`
+
+	// MaxTTLSeconds Longest time to live of a session; absent: any.
+	MaxTTLSeconds *int64 `json:"max_ttl_seconds,omitempty"`
+
+	// Networks With listed: networks, addresses and domains that a session may list.
+	Networks []string `json:"networks,omitempty"`
+
+	// PrivatePreviews Ports are reached with a token only.
+	PrivatePreviews bool `json:"private_previews"`
+
+	// Templates Names of the templates of which sandboxes are made; absent: any, and images.
+	Templates []string `json:"templates,omitempty"`
+}
+
+// PolicyMaxEgress The widest network of a session; absent: any.
+type PolicyMaxEgress string
+
+// PolicyFinding defines model for PolicyFinding.
+type PolicyFinding struct {
+	// ID Its id.
+	ID string `json:"id"`
+
+	// Kind Kind of what is concerned.
+	//
+	// Examples: sandbox
+	Kind string `json:"kind"`
+
+	// Message What is wrong.
+	Message string `json:"message"`
+
+	// Name Its name.
+	Name *string `json:"name,omitempty"`
+
+	// Rule The rule that it violates; absent: it violates none, but deserves a look.
+	//
+	// Examples: max_ttl
+	Rule *string `json:"rule,omitempty"`
+}
+
+// PolicyReport defines model for PolicyReport.
+type PolicyReport struct {
+	// Findings Findings, violations first.
+	Findings []PolicyFinding `json:"findings"`
+
+	// Violations Number of findings with a rule.
+	Violations int64 `json:"violations"`
+}
+
 // Pool defines model for Pool.
 type Pool struct {
 	// CreatedAt Time of its creation.
@@ -1607,6 +1689,9 @@ type Snapshot struct {
 	// Bytes Space that it takes on the node's disk.
 	Bytes int64 `json:"bytes"`
 
+	// CopyBytes Space that its copy takes in the store.
+	CopyBytes *int64 `json:"copy_bytes,omitempty"`
+
 	// CreatedAt Time of its creation.
 	CreatedAt time.Time `json:"created_at"`
 
@@ -1638,6 +1723,9 @@ type Snapshot struct {
 
 	// State State.
 	State SnapshotState `json:"state"`
+
+	// Store URL of the object store that has a copy; absent: there is none.
+	Store *string `json:"store,omitempty"`
 }
 
 // SnapshotState State.
@@ -2718,6 +2806,16 @@ type ClientInterface interface {
 	// Corresponds with GET /keys/{name} (the `GetKey` operationId).
 	GetKey(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetPolicy Get what sandboxes, previews and keys of the project must be like
+	//
+	// Corresponds with GET /policy (the `GetPolicy` operationId).
+	GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReportPolicy Report what violates the policy of the project, and what else deserves a look
+	//
+	// Corresponds with GET /policy/report (the `ReportPolicy` operationId).
+	ReportPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListPools List the pools of warm sandboxes
 	//
 	// Corresponds with GET /pools (the `ListPools` operationId).
@@ -3498,6 +3596,36 @@ func (c *Client) DeleteKey(ctx context.Context, name string, reqEditors ...Reque
 // Corresponds with GET /keys/{name} (the `GetKey` operationId).
 func (c *Client) GetKey(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetKeyRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPolicy Get what sandboxes, previews and keys of the project must be like
+//
+// Corresponds with GET /policy (the `GetPolicy` operationId).
+func (c *Client) GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPolicyRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReportPolicy Report what violates the policy of the project, and what else deserves a look
+//
+// Corresponds with GET /policy/report (the `ReportPolicy` operationId).
+func (c *Client) ReportPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReportPolicyRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -5958,6 +6086,60 @@ func NewGetKeyRequest(server string, name string) (*http.Request, error) {
 	}
 
 	operationPath := fmt.Sprintf("/keys/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetPolicyRequest constructs an http.Request for the GetPolicy method
+func NewGetPolicyRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewReportPolicyRequest constructs an http.Request for the ReportPolicy method
+func NewReportPolicyRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/policy/report")
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -9271,6 +9453,20 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /keys/{name} (the `GetKey` operationId).
 	GetKeyWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*GetKeyResponse, error)
 
+	// GetPolicyWithResponse Get what sandboxes, previews and keys of the project must be like
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /policy (the `GetPolicy` operationId).
+	GetPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicyResponse, error)
+
+	// ReportPolicyWithResponse Report what violates the policy of the project, and what else deserves a look
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /policy/report (the `ReportPolicy` operationId).
+	ReportPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ReportPolicyResponse, error)
+
 	// ListPoolsWithResponse List the pools of warm sandboxes
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -10761,6 +10957,116 @@ func (r GetKeyResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetKeyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Policy
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetPolicyResponse) GetJSON200() *Policy {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetPolicyResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetPolicyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ReportPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PolicyReport
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ReportPolicyResponse) GetJSON200() *PolicyReport {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ReportPolicyResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ReportPolicyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReportPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReportPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReportPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReportPolicyResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -14348,6 +14654,32 @@ func (c *ClientWithResponses) GetKeyWithResponse(ctx context.Context, name strin
 	return ParseGetKeyResponse(rsp)
 }
 
+// GetPolicyWithResponse Get what sandboxes, previews and keys of the project must be like
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /policy (the `GetPolicy` operationId).
+func (c *ClientWithResponses) GetPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicyResponse, error) {
+	rsp, err := c.GetPolicy(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPolicyResponse(rsp)
+}
+
+// ReportPolicyWithResponse Report what violates the policy of the project, and what else deserves a look
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /policy/report (the `ReportPolicy` operationId).
+func (c *ClientWithResponses) ReportPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ReportPolicyResponse, error) {
+	rsp, err := c.ReportPolicy(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReportPolicyResponse(rsp)
+}
+
 // ListPoolsWithResponse List the pools of warm sandboxes
 //
 // Returns a wrapper object for the known response body format(s).
@@ -16113,6 +16445,92 @@ func ParseGetKeyResponse(rsp *http.Response) (*GetKeyResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest KeyDetail
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetPolicyResponse parses an HTTP response from a GetPolicyWithResponse call
+func ParseGetPolicyResponse(rsp *http.Response) (*GetPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Policy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseReportPolicyResponse parses an HTTP response from a ReportPolicyWithResponse call
+func ParseReportPolicyResponse(rsp *http.Response) (*ReportPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReportPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PolicyReport
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -245,6 +245,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get what sandboxes, previews and keys of the project must be like */
+        get: operations["get-policy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/policy/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Report what violates the policy of the project, and what else deserves a look */
+        get: operations["report-policy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/pools": {
         parameters: {
             query?: never;
@@ -1291,6 +1325,11 @@ export interface components {
             };
             /** @description Name, unique among the project's snapshots. */
             name?: string;
+            /**
+             * @description URL of an object store for a copy, of which other nodes make sessions: one that the server permits (disks.stores); absent: its node alone has it.
+             * @example s3://bucket/snapshots
+             */
+            store?: string;
         };
         CreateVolumeInputBody: {
             /**
@@ -1996,6 +2035,78 @@ export interface components {
              */
             stream: "stdout" | "stderr";
         };
+        Policy: {
+            /** @description Programs run in the second layer inside the session only. */
+            confine: boolean;
+            /**
+             * Format: int64
+             * @description Most CPU of a session, in thousandths; absent: any.
+             */
+            max_cpu_millis?: number;
+            /**
+             * Format: int64
+             * @description Largest root disk of a session; absent: any.
+             */
+            max_disk_bytes?: number;
+            /**
+             * @description The widest network of a session; absent: any.
+             * @enum {string}
+             */
+            max_egress?: "none" | "listed" | "all";
+            /**
+             * Format: int64
+             * @description Longest validity of a new key, which must expire; absent: any.
+             */
+            max_key_ttl_seconds?: number;
+            /**
+             * Format: int64
+             * @description Most memory of a session; absent: any.
+             */
+            max_memory_bytes?: number;
+            /**
+             * Format: int64
+             * @description Most processes of a session; absent: any.
+             */
+            max_pids?: number;
+            /**
+             * Format: int64
+             * @description Longest time to live of a session; absent: any.
+             */
+            max_ttl_seconds?: number;
+            /** @description With listed: networks, addresses and domains that a session may list. */
+            networks?: string[];
+            /** @description Ports are reached with a token only. */
+            private_previews: boolean;
+            /** @description Names of the templates of which sandboxes are made; absent: any, and images. */
+            templates?: string[];
+        };
+        PolicyFinding: {
+            /** @description Its id. */
+            id: string;
+            /**
+             * @description Kind of what is concerned.
+             * @example sandbox
+             */
+            kind: string;
+            /** @description What is wrong. */
+            message: string;
+            /** @description Its name. */
+            name?: string;
+            /**
+             * @description The rule that it violates; absent: it violates none, but deserves a look.
+             * @example max_ttl
+             */
+            rule?: string;
+        };
+        PolicyReport: {
+            /** @description Findings, violations first. */
+            findings: components["schemas"]["PolicyFinding"][];
+            /**
+             * Format: int64
+             * @description Number of findings with a rule.
+             */
+            violations: number;
+        };
         Pool: {
             /**
              * Format: date-time
@@ -2256,6 +2367,11 @@ export interface components {
              */
             bytes: number;
             /**
+             * Format: int64
+             * @description Space that its copy takes in the store.
+             */
+            copy_bytes?: number;
+            /**
              * Format: date-time
              * @description Time of its creation.
              */
@@ -2289,6 +2405,8 @@ export interface components {
              * @enum {string}
              */
             state: "pending" | "ready" | "failed";
+            /** @description URL of the object store that has a copy; absent: there is none. */
+            store?: string;
         };
         SnapshotPage: {
             /** @description For the next page; absent on the last. */
@@ -2807,6 +2925,9 @@ export type NewTemplate = components['schemas']['NewTemplate'];
 export type NewWebhook = components['schemas']['NewWebhook'];
 export type NoteEvent = components['schemas']['NoteEvent'];
 export type OutputEvent = components['schemas']['OutputEvent'];
+export type Policy = components['schemas']['Policy'];
+export type PolicyFinding = components['schemas']['PolicyFinding'];
+export type PolicyReport = components['schemas']['PolicyReport'];
 export type Pool = components['schemas']['Pool'];
 export type PoolPage = components['schemas']['PoolPage'];
 export type Ports = components['schemas']['Ports'];
@@ -3606,6 +3727,84 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Policy"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "report-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyReport"];
+                };
             };
             /** @description Bad Request */
             400: {

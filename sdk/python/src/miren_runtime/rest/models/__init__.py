@@ -88,6 +88,10 @@ from .new_webhook import NewWebhook
 from .note_event import NoteEvent
 from .output_event import OutputEvent
 from .output_event_stream import OutputEventStream
+from .policy import Policy
+from .policy_finding import PolicyFinding
+from .policy_max_egress import PolicyMaxEgress
+from .policy_report import PolicyReport
 from .pool import Pool
 from .pool_page import PoolPage
 from .ports import Ports
@@ -236,6 +240,10 @@ __all__ = (
     "NoteEvent",
     "OutputEvent",
     "OutputEventStream",
+    "Policy",
+    "PolicyFinding",
+    "PolicyMaxEgress",
+    "PolicyReport",
     "Pool",
     "PoolPage",
     "Ports",

@@ -20,6 +20,9 @@ class CreateSnapshotInputBody:
     """ Labels. """
     name: str | Unset = UNSET
     """ Name, unique among the project's snapshots. """
+    store: str | Unset = UNSET
+    """ URL of an object store for a copy, of which other nodes make sessions: one that the server permits
+    (disks.stores); absent: its node alone has it. """
 
     def to_dict(self) -> dict[str, Any]:
         labels: dict[str, Any] | Unset = UNSET
@@ -28,6 +31,8 @@ class CreateSnapshotInputBody:
 
         name = self.name
 
+        store = self.store
+
         field_dict: dict[str, Any] = {}
 
         field_dict.update({})
@@ -35,6 +40,8 @@ class CreateSnapshotInputBody:
             field_dict["labels"] = labels
         if name is not UNSET:
             field_dict["name"] = name
+        if store is not UNSET:
+            field_dict["store"] = store
 
         return field_dict
 
@@ -54,9 +61,12 @@ class CreateSnapshotInputBody:
 
         name = d.pop("name", UNSET)
 
+        store = d.pop("store", UNSET)
+
         create_snapshot_input_body = cls(
             labels=labels,
             name=name,
+            store=store,
         )
 
         return create_snapshot_input_body

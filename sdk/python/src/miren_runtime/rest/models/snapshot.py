@@ -26,6 +26,8 @@ class Snapshot:
     """ Id. """
     state: SnapshotState
     """ State. """
+    copy_bytes: int | Unset = UNSET
+    """ Space that its copy takes in the store. """
     image: str | Unset = UNSET
     """ Image. """
     labels: SnapshotLabels | Unset = UNSET
@@ -40,6 +42,8 @@ class Snapshot:
     """ Time at which it was complete. """
     session: str | Unset = UNSET
     """ The session of which it is; absent: that is deleted. """
+    store: str | Unset = UNSET
+    """ URL of the object store that has a copy; absent: there is none. """
 
     def to_dict(self) -> dict[str, Any]:
         bytes_ = self.bytes_
@@ -49,6 +53,8 @@ class Snapshot:
         id = self.id
 
         state: str = self.state
+
+        copy_bytes = self.copy_bytes
 
         image = self.image
 
@@ -68,6 +74,8 @@ class Snapshot:
 
         session = self.session
 
+        store = self.store
+
         field_dict: dict[str, Any] = {}
 
         field_dict.update(
@@ -78,6 +86,8 @@ class Snapshot:
                 "state": state,
             }
         )
+        if copy_bytes is not UNSET:
+            field_dict["copy_bytes"] = copy_bytes
         if image is not UNSET:
             field_dict["image"] = image
         if labels is not UNSET:
@@ -92,6 +102,8 @@ class Snapshot:
             field_dict["ready_at"] = ready_at
         if session is not UNSET:
             field_dict["session"] = session
+        if store is not UNSET:
+            field_dict["store"] = store
 
         return field_dict
 
@@ -107,6 +119,8 @@ class Snapshot:
         id = d.pop("id")
 
         state = check_snapshot_state(d.pop("state"))
+
+        copy_bytes = d.pop("copy_bytes", UNSET)
 
         image = d.pop("image", UNSET)
 
@@ -132,11 +146,14 @@ class Snapshot:
 
         session = d.pop("session", UNSET)
 
+        store = d.pop("store", UNSET)
+
         snapshot = cls(
             bytes_=bytes_,
             created_at=created_at,
             id=id,
             state=state,
+            copy_bytes=copy_bytes,
             image=image,
             labels=labels,
             message=message,
@@ -144,6 +161,7 @@ class Snapshot:
             parent=parent,
             ready_at=ready_at,
             session=session,
+            store=store,
         )
 
         return snapshot

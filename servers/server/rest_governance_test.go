@@ -174,3 +174,36 @@ func TestRESTKeyLimits(t *testing.T) {
 	e.must(http.MethodGet, "/keys/ci", other, "", http.StatusNotFound)
 	e.must(http.MethodPost, "/keys", admin, `{"name": "bad", "max_sandboxes": -1}`, http.StatusUnprocessableEntity)
 }
+
+// TestRESTPolicy: the policy of the caller's project, and what violates it.
+func TestRESTPolicy(t *testing.T) {
+	e := newRestEnv(t)
+	own := e.newTenant("own")
+	e.newTenant("foreign")
+	viewer, other := e.key("own", "viewer"), e.key("foreign", "admin")
+	ttl := time.Hour
+	set := &core.SetPolicyRequest{Project: "own", Policy: core.Policy{Templates: []string{"python"}, MaxEgress: core.PolicyEgressNone, MaxTTL: &ttl, PrivatePreviews: true}}
+	if _, err := core.NewPoliciesClient(e.root()).Set(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	running := sandbox.NewSandbox()
+	running.Project, running.Spec.Template.Image, running.Status.Phase = own.projectID, "img", sandbox.SandboxPhaseRunning
+	if err := entity.Create(t.Context(), e.c.store, running); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(e.must(http.MethodGet, "/policy", viewer, "", http.StatusOK)); got != "map[confine:false max_egress:none max_ttl_seconds:3600 private_previews:true templates:[python]]" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(e.must(http.MethodGet, "/policy", other, "", http.StatusOK)); got != "map[confine:false private_previews:false]" {
+		t.Errorf("another project: %s", got)
+	}
+	report := e.must(http.MethodGet, "/policy/report", viewer, "", http.StatusOK)
+	if n, _ := report["violations"].(float64); n < 1 || !slices.Contains(listed(report, "findings", "id"), string(running.ID)) {
+		t.Errorf("%v", report)
+	}
+	if got := e.must(http.MethodGet, "/policy/report", other, "", http.StatusOK); slices.Contains(listed(got, "findings", "id"), string(running.ID)) {
+		t.Errorf("another project: %v", got)
+	}
+	// Only administrators name stores that the server does not permit.
+	e.must(http.MethodPost, "/sessions/"+string(own.sandbox.ID)+"/snapshots", e.key("own", "admin"), `{"store": "/elsewhere"}`, http.StatusForbidden)
+}
