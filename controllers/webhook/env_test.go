@@ -25,10 +25,12 @@ import (
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/etcdstore"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/sqlitestore"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/etcdtest"
 	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -59,6 +61,19 @@ func stores(t *testing.T, test func(e *env)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		s, err := sqlitestore.Open(t.Context(), sqlitestore.Config{Path: filepath.Join(t.TempDir(), "db"), Kinds: api.Kinds()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		test(newEnv(t, s))
+	})
+}
+
+// withEtcd runs a test on etcd, which bounds transactions most.
+func withEtcd(t *testing.T, test func(e *env)) {
+	t.Run("etcd", func(t *testing.T) {
+		t.Parallel()
+		s, err := etcdstore.Open(t.Context(), etcdstore.Config{URL: "etcd://" + etcdtest.Start(t).Address + "/test", Kinds: api.Kinds()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -215,38 +215,43 @@ func TestTwoServers(t *testing.T) {
 	})
 }
 
-// Many events at once, more than one transaction holds, without a webhook and with many.
+// Many events at once, more than one transaction holds, each with many deliveries.
 func TestManyEventsAtOnce(t *testing.T) {
-	stores(t, func(e *env) {
-		s := e.start(nil)
-		e.begun()
-		s.stop()
-		for i := range 10 {
-			e.hook(fmt.Sprintf("hook%d", i), "sandbox.*")
-		}
-		var ops []entity.Op
-		for range 3 * maxBatch {
-			sb := sandbox.NewSandbox()
-			sb.Project, sb.Spec.Template.Image, sb.Status.Phase = e.project, "image", sandbox.SandboxPhaseStopped
-			op, err := entity.CreateOp(sb)
-			if err != nil {
-				e.Fatal(err)
-			}
-			ops = append(ops, op)
-		}
-		if _, err := e.store.Txn(e.Context(), entity.TxnRequest{Ops: ops}); err != nil {
+	stores(t, testManyEventsAtOnce)
+	withEtcd(t, testManyEventsAtOnce)
+}
+
+func testManyEventsAtOnce(e *env) {
+	s := e.start(nil)
+	e.begun()
+	s.stop()
+	for i := range 10 {
+		e.hook(fmt.Sprintf("hook%d", i), "sandbox.*")
+	}
+	var ops []entity.Op
+	for range 3 * maxBatch {
+		sb := sandbox.NewSandbox()
+		sb.Project, sb.Spec.Template.Image, sb.Status.Phase = e.project, "image", sandbox.SandboxPhaseStopped
+		op, err := entity.CreateOp(sb)
+		if err != nil {
 			e.Fatal(err)
 		}
-		m := newMortal(e.store, 2)
-		s = e.start(m) // dies in the middle of them
-		wait.Receive(e, "the server dies", m.died)
-		s.stop()
-		if n := len(e.history()); n == 0 || n == len(ops) {
-			e.Errorf("%d events when the server died", n)
+		ops = append(ops, op)
+	}
+	for part := range slices.Chunk(ops, maxBatch) {
+		if _, err := e.store.Txn(e.Context(), entity.TxnRequest{Ops: part}); err != nil {
+			e.Fatal(err)
 		}
-		e.start(nil)
-		wait.For(e, "all events", func() bool { return len(e.history()) == len(ops) }, wait.Within(time.Minute))
-	})
+	}
+	m := newMortal(e.store, 2)
+	s = e.start(m) // dies in the middle of them
+	wait.Receive(e, "the server dies", m.died)
+	s.stop()
+	if n := len(e.history()); n == 0 || n == len(ops) {
+		e.Errorf("%d events when the server died", n)
+	}
+	e.start(nil)
+	wait.For(e, "all events", func() bool { return len(e.history()) == len(ops) }, wait.Within(time.Minute))
 }
 
 // Old events go, and those beyond a number; the newest stays, and the next one has the
