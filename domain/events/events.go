@@ -155,8 +155,8 @@ func (s *Service) Follow(ctx context.Context, q Query, after string, send func([
 		return err
 	}
 	f := &follower{s: s, project: pid, q: &q, last: last, send: send}
-	for first := true; ; first = false {
-		err := f.run(ctx, first)
+	for {
+		err := f.run(ctx)
 		// Events are read again from the last one on.
 		if !errs.Is(err, errs.Compacted) && !errs.Is(err, errs.ResourceExhausted) || f.gone {
 			return err
@@ -207,12 +207,13 @@ type follower struct {
 	project schema.ID
 	q       *Query
 	last    int64 // number of the last event that was sent or left out
+	begun   bool  // the first call was made
 	gone    bool  // events after it are not kept any more
 	send    func([]*event.Event) error
 }
 
 // run sends events until it fails.
-func (f *follower) run(ctx context.Context, first bool) error {
+func (f *follower) run(ctx context.Context) error {
 	newest, token, err := f.s.Newest(ctx, f.project)
 	if err != nil {
 		return err
@@ -226,10 +227,11 @@ func (f *follower) run(ctx context.Context, first bool) error {
 		return err
 	}
 	defer w.Close()
-	if first {
+	if !f.begun {
 		if err := f.send(nil); err != nil {
 			return err
 		}
+		f.begun = true
 	}
 	if err := f.upTo(ctx, newest); err != nil {
 		return err
