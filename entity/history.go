@@ -16,7 +16,7 @@ type Stream string
 // Streams.
 const (
 	StreamAudit     Stream = "audit"     // calls that change something, and refused ones
-	StreamEvent     Stream = "event"     // what happened to an entity
+	StreamEvent     Stream = "event"     // nothing: events are entities (package api/event)
 	StreamExecution Stream = "execution" // submitted code and how it ended
 	StreamEgress    Stream = "egress"    // what sandboxes asked for on the network
 )

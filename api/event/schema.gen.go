@@ -15,10 +15,9 @@ import (
 const (
 	// MaxBody: Longest body of an event. (unit: bytes)
 	MaxBody = 16384
-	// MaxEvents: Most events of a project that are kept, about.
+	// MaxEvents: Most events of a project that are kept, about. The newest stays, however old
+	// it is (history.events).
 	MaxEvents = 10000
-	// KeepFor: Longest time for which an event is kept, about. The newest of a project stays.
-	KeepFor = 168 * time.Hour
 	// MaxPage: Most events of a page.
 	MaxPage = 1000
 )

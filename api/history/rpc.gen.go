@@ -18,7 +18,7 @@ type Stream string
 // Values of Stream.
 const (
 	StreamAudit     Stream = "audit"     // Calls that change something, and refused ones.
-	StreamEvent     Stream = "event"     // What happened to entities.
+	StreamEvent     Stream = "event"     // Empty: what happened is listed by event.Events.
 	StreamExecution Stream = "execution" // Submitted code and how it ended.
 	StreamEgress    Stream = "egress"    // What sandboxes asked for on the network.
 )

@@ -39,8 +39,8 @@ func newList(e *command.Env) *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List what happened in the project, newest first",
 		Long: `Lists what happened in the project, newest first: sandboxes that ran, were paused or ended, executions, snapshots, templates and
-deployments. These are the events that webhooks deliver, and they have the same ids. The last 10,000 of the last week are
-kept. --json has all that is known of an event.
+deployments. These are the events that webhooks deliver, and they have the same ids. The last 10,000 of the last 14 days
+(history.events in the configuration) are kept. --json has all that is known of an event.
 
 With --follow the oldest comes first, and new ones follow, each once. --after goes on after an event that was seen; if it is not
 kept any more, the command fails, for others may be missing too.`,

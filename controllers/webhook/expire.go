@@ -19,7 +19,7 @@ const expireEvery = time.Minute
 type Expirer struct {
 	Store entity.Store
 	Keep  int64         // most events of a project; 0: event.MaxEvents
-	For   time.Duration // longest time; 0: event.KeepFor
+	For   time.Duration // longest time; 0: unlimited
 	Every time.Duration // 0: expireEvery
 
 	next map[schema.ID]time.Time // of a project, whose changes say nothing of its events
@@ -30,9 +30,6 @@ func (x *Expirer) Controller() kit.Controller {
 	x.next = map[schema.ID]time.Time{}
 	if x.Keep == 0 {
 		x.Keep = event.MaxEvents
-	}
-	if x.For == 0 {
-		x.For = event.KeepFor
 	}
 	if x.Every == 0 {
 		x.Every = expireEvery
@@ -48,7 +45,11 @@ func (x *Expirer) Reconcile(ctx context.Context, project schema.ID) (time.Durati
 	if wait := time.Until(x.next[project]); wait > 0 {
 		return wait, nil
 	}
-	if err := (&events.Service{Store: x.Store}).Expire(ctx, project, time.Now().Add(-x.For), x.Keep); err != nil {
+	var before time.Time
+	if x.For > 0 {
+		before = time.Now().Add(-x.For)
+	}
+	if err := (&events.Service{Store: x.Store}).Expire(ctx, project, before, x.Keep); err != nil {
 		return 0, err
 	}
 	x.next[project] = time.Now().Add(x.Every)

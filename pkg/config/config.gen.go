@@ -140,7 +140,7 @@ type Retention struct {
 // History: How long what happened is recorded. Whole days are dropped, so records stay for up to a day longer.
 type History struct {
 	Audit      time.Duration // Who changed what, and was refused (r audit list).
-	Events     time.Duration // What happened to entities.
+	Events     time.Duration // What happened in projects (r event list), of each the last 10,000 events.
 	Executions time.Duration // Submitted code and how it ended.
 	Egress     time.Duration // What sandboxes asked for on the network (r sandbox egress log --all).
 }
@@ -306,7 +306,7 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Retention.Ended }},
 	{Path: "history.audit", Type: "duration", Default: "2160h0m0s", Doc: "Who changed what, and was refused (r audit list).", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.History.Audit }},
-	{Path: "history.events", Type: "duration", Default: "336h0m0s", Doc: "What happened to entities.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
+	{Path: "history.events", Type: "duration", Default: "336h0m0s", Doc: "What happened in projects (r event list), of each the last 10,000 events.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.History.Events }},
 	{Path: "history.executions", Type: "duration", Default: "336h0m0s", Doc: "Submitted code and how it ended.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.History.Executions }},

@@ -164,7 +164,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Parallel: int(c.cfg.Executions.Parallel), Logger: log("execution"), Traces: c.traces,
 		}).Controller(),
 		(&ctlwebhook.Feed{Store: c.store, Informers: c.informers, Logger: log("webhook-feed")}).Controller(),
-		(&ctlwebhook.Expirer{Store: c.store}).Controller(),
+		(&ctlwebhook.Expirer{Store: c.store, For: c.cfg.History.Events}).Controller(),
 		(&ctlwebhook.Sender{
 			Store: c.store, Webhooks: c.deps.Webhooks, Informers: c.informers, Allow: c.m.webhooks, Logger: log("webhook"),
 		}).Controller(),
