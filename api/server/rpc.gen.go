@@ -598,6 +598,26 @@ func (x *SSHConnection) ValidateFields(v *schema.Validator) {
 	v.Required("at", !x.At.IsZero())
 }
 
+// SSHHostResponse: The host keys of the SSH gateway.
+type SSHHostResponse struct {
+	// The host keys.
+	Host schema.Record `cbor:"1,keyasint" json:"host" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SSHHostResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SSHHostResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SSHHostResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SSHHostResponse) ValidateFields(v *schema.Validator) {
+}
+
 // NodeRequest: Names a node.
 type NodeRequest struct {
 	// Name or id.
@@ -1061,6 +1081,9 @@ type SSH interface {
 	// call; the gateway makes the call for the client. Permission: exec, in the project of
 	// sandbox.
 	Connect(ctx context.Context, req *SSHConnectRequest, s rpc.ServerStream[rpc.None, SSHConnection]) error
+	// RotateHostKey: Makes the next host key of the SSH gateway the current one, and makes a
+	// new next one. Permission: admin, in all projects.
+	RotateHostKey(ctx context.Context) (*SSHHostResponse, error)
 }
 
 // RegisterSSH makes s serve impl.
@@ -1081,6 +1104,9 @@ type SSHClient interface {
 	// call; the gateway makes the call for the client. Permission: exec, in the project of
 	// sandbox.
 	Connect(ctx context.Context, req *SSHConnectRequest) (rpc.ClientStream[rpc.None, SSHConnection], error)
+	// RotateHostKey: Makes the next host key of the SSH gateway the current one, and makes a
+	// new next one. Permission: admin, in all projects.
+	RotateHostKey(ctx context.Context) (*SSHHostResponse, error)
 }
 
 type clientSSH struct{ conn rpc.Conn }
@@ -1118,6 +1144,14 @@ func (c clientSSH) Connect(ctx context.Context, req *SSHConnectRequest) (rpc.Cli
 		return nil, err
 	}
 	return rpc.NewClientStream[rpc.None, SSHConnection](s), nil
+}
+
+func (c clientSSH) RotateHostKey(ctx context.Context) (*SSHHostResponse, error) {
+	resp := new(SSHHostResponse)
+	if err := c.conn.Call(ctx, &methodSSHRotateHostKey.MethodInfo, &rpc.None{}, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
 }
 
 var methodSSHAddKey = &rpc.Method{
@@ -1196,12 +1230,26 @@ var methodSSHConnect = &rpc.Method{
 	},
 }
 
+var methodSSHRotateHostKey = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.SSH", Name: "RotateHostKey", Full: "server.SSH/RotateHostKey", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(rpc.None)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(SSH).RotateHostKey(ctx)
+	},
+}
+
 // SSHService is the table of the service.
 var SSHService = &rpc.Service{Name: "server.SSH", Methods: []*rpc.Method{
 	methodSSHAddKey,
 	methodSSHDeleteKey,
 	methodSSHIssueCertificate,
 	methodSSHConnect,
+	methodSSHRotateHostKey,
 }}
 
 // Nodes is what serves the service. Machines that run sandboxes.

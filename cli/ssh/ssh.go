@@ -58,7 +58,7 @@ sandbox interprets COMMAND. A paused sandbox is resumed.`,
 	f.BoolVarP(&o.none, "no-command", "N", false, "run no command: only forward ports")
 	f.StringArrayVarP(&o.local, "local-forward", "L", nil, "forward a local port: [BIND:]PORT:localhost:PORT")
 	f.StringArrayVarP(&o.dynamic, "dynamic-forward", "D", nil, "local port of a SOCKS server: [BIND:]PORT")
-	cmd.AddCommand(newKey(e))
+	cmd.AddCommand(newKey(e), newHostKey(e))
 	return cmd
 }
 

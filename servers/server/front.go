@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"miren.dev/runtime/pkg/preview"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
+	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/api"
 	"miren.dev/runtime/servers/e2b"
 	mcpserver "miren.dev/runtime/servers/mcp"
@@ -68,6 +70,10 @@ type front struct {
 	sshKeys    *sshkeys.Index
 	sshPrivate *sshserver.Authority
 	sshAddress atomic.Pointer[string] // address of the SSH listener; nil: none
+	sshHost    struct {
+		sync.Mutex
+		revision schema.Revision // of the host keys of sshPrivate
+	}
 }
 
 func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) {
@@ -125,6 +131,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 		return nil, err
 	}
 	f.followSSHKeys()
+	f.followHostKeys()
 	return f, nil
 }
 

@@ -323,6 +323,7 @@ var answers = map[string]answer{
 	"server.Server/RevokeIdentity": forCluster,
 	"server.SSH/AddKey":            forCluster,
 	"server.SSH/DeleteKey":         forCluster,
+	"server.SSH/RotateHostKey":     forCluster,
 	"server.SSH/IssueCertificate": bySandbox(func(x *tenant) any {
 		return &server.IssueSSHCertificateRequest{Sandbox: x.sandbox.GetID(), PublicKey: "none"}
 	}),

@@ -34,6 +34,18 @@ func (f *front) followSSHKeys() {
 	})
 }
 
+// followHostKeys makes the gateway use the host keys that another server set.
+func (f *front) followHostKeys() {
+	informer.Of[core.SSHHost](f.c.informers).Handle(func(ch informer.Change[*core.SSHHost]) {
+		if ch.New == nil {
+			return // the gateway goes on with those that it has
+		}
+		if err := f.setHostKeys(ch.New); err != nil {
+			f.c.logger.Error("host keys of the SSH gateway cannot be used", "error", err)
+		}
+	})
+}
+
 // serveSSH serves SSH clients until ctx ends.
 func (f *front) serveSSH(ctx context.Context) error {
 	l, err := net.Listen("tcp", f.c.cfg.SSH.Address)
@@ -53,11 +65,37 @@ func (f *front) serveSSH(ctx context.Context) error {
 
 // acceptSSH serves SSH clients of a listener until ctx ends.
 func (f *front) acceptSSH(ctx context.Context, l net.Listener) error {
+	k, err := f.hostKeys().Ensure(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.setHostKeys(k); err != nil {
+		return err
+	}
 	bound := l.Addr().String()
 	f.sshAddress.Store(&bound)
 	return sshserver.New(sshserver.Config{
 		Authority: f.sshPrivate, Key: f.sshKeys.Find, Refuse: f.refuse, Dial: f.rpc.LocalFor, Logger: f.c.logger.With("component", "ssh"),
 	}).Serve(ctx, l)
+}
+
+func (f *front) hostKeys() *sshkeys.HostKeys {
+	return &sshkeys.HostKeys{Store: f.c.store, Sealer: f.c.sealer}
+}
+
+// setHostKeys makes the gateway use host keys, unless it has later ones.
+func (f *front) setHostKeys(k *core.SSHHost) error {
+	current, next, err := f.hostKeys().Signers(k)
+	if err != nil {
+		return err
+	}
+	f.sshHost.Lock()
+	defer f.sshHost.Unlock()
+	if k.Revision > f.sshHost.revision {
+		f.sshHost.revision = k.Revision
+		f.sshPrivate.SetHostKeys(current, next)
+	}
+	return nil
 }
 
 // sshHandler serves server.SSH.
@@ -131,6 +169,23 @@ func (h *sshHandler) IssueCertificate(ctx context.Context, req *server.IssueSSHC
 	return &server.IssueSSHCertificateResponse{
 		Certificate: cert, ExpiresAt: end, HostKeys: h.f.sshPrivate.HostKeys(), Address: *address, Instance: h.f.c.m.in.ID,
 	}, nil
+}
+
+// RotateHostKey makes the next host key the current one. Connections that are
+// open go on.
+func (h *sshHandler) RotateHostKey(ctx context.Context) (*server.SSHHostResponse, error) {
+	k, err := h.f.hostKeys().Rotate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.f.setHostKeys(k); err != nil {
+		return nil, err
+	}
+	rec, err := k.EntityKind().Encode(k)
+	if err != nil {
+		return nil, err
+	}
+	return &server.SSHHostResponse{Host: *rec}, nil
 }
 
 // Connect permits a connection of an SSH client until the call ends.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -35,31 +36,28 @@ const identityOption = "identity@runtime.miren.dev"
 const skew = time.Minute
 
 // Authority holds the private keys of the SSH server of one installation: its
-// host key, and the key that signs user certificates. It is safe for concurrent
-// use.
+// host keys, which SetHostKeys sets, and the key that signs user certificates. It
+// is safe for concurrent use.
 //
-// Files, with mode 0600 in a directory of mode 0700, in OpenSSH's format:
+// The latter is a file with mode 0600 in a directory of mode 0700, in OpenSSH's
+// format:
 //
-//	<dir>/host_ed25519   made at first start
 //	<dir>/user_ca        made at first start
 type Authority struct {
-	host, users ssh.Signer
+	users ssh.Signer
+	host  atomic.Pointer[hostKeys] // nil: not set yet
 }
 
-// OpenAuthority reads the keys below dir, and makes those that are missing.
+// OpenAuthority reads the key below dir, and makes it if it is missing.
 func OpenAuthority(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "SSH keys: %w", err)
-	}
-	host, err := openKey(filepath.Join(dir, "host_ed25519"))
-	if err != nil {
-		return nil, err
 	}
 	users, err := openKey(filepath.Join(dir, "user_ca"))
 	if err != nil {
 		return nil, err
 	}
-	return &Authority{host: host, users: users}, nil
+	return &Authority{users: users}, nil
 }
 
 // openKey reads a private key, or makes it.
@@ -73,7 +71,7 @@ func openKey(path string) (ssh.Signer, error) {
 	}
 	s, err := ssh.ParsePrivateKey(b)
 	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "SSH key %s: %w", path, err).WithHint("restore the file; without it the server makes another key, which clients do not know")
+		return nil, errs.New(errs.FailedPrecondition, "SSH key %s: %w", path, err).WithHint("restore the file; without it the server makes another key, and certificates of the old one are refused")
 	}
 	return s, nil
 }
@@ -90,9 +88,6 @@ func makeKey(path string) ([]byte, error) {
 	b := pem.EncodeToMemory(block)
 	return b, atomicfile.Write(path, b, 0o600)
 }
-
-// HostKeys returns the public keys of the server, as in .pub files.
-func (a *Authority) HostKeys() []string { return []string{line(a.host.PublicKey())} }
 
 // line returns a key as in a .pub file, without comment.
 func line(k ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(k))) }

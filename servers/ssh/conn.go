@@ -37,6 +37,7 @@ type conn struct {
 	s      *Server
 	ssh    *ssh.ServerConn
 	login  login
+	keys   hostKeys
 	logger *slog.Logger
 
 	rpc      *rpc.Client
@@ -46,8 +47,8 @@ type conn struct {
 	wg       sync.WaitGroup
 }
 
-func newConn(s *Server, sc *ssh.ServerConn, l login, log *slog.Logger) *conn {
-	return &conn{s: s, ssh: sc, login: l, logger: log}
+func newConn(s *Server, sc *ssh.ServerConn, l login, keys hostKeys, log *slog.Logger) *conn {
+	return &conn{s: s, ssh: sc, login: l, keys: keys, logger: log}
 }
 
 // run serves the connection until it ends.
@@ -55,9 +56,8 @@ func (c *conn) run(ctx context.Context, channels <-chan ssh.NewChannel, requests
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.wg.Wait()
 	defer c.ssh.Close()
-	// The client's own keep-alive gets an answer. Listeners in a sandbox are
-	// refused: its agent cannot listen.
-	c.wg.Go(func() { ssh.DiscardRequests(requests) })
+	c.wg.Go(func() { c.requests(requests) })
+	c.keys.announce(c.ssh)
 	c.rpc = c.s.cfg.Dial(c.login.identity, c.ssh.RemoteAddr())
 	defer c.rpc.Close()
 	st, err := c.open(ctx)
@@ -85,6 +85,21 @@ func (c *conn) run(ctx context.Context, channels <-chan ssh.NewChannel, requests
 			defer c.channels.Add(-1)
 			c.serve(ctx, ch)
 		})
+	}
+}
+
+// requests answers the requests of the connection. The client's own keep-alive
+// gets a refusal, which is an answer. Listeners in a sandbox are refused: its
+// agent cannot listen.
+func (c *conn) requests(requests <-chan *ssh.Request) {
+	for r := range requests {
+		var proofs []byte
+		if r.Type == proveKeysRequest && r.WantReply {
+			proofs = c.keys.prove(c.ssh.SessionID(), r.Payload)
+		}
+		if r.WantReply {
+			_ = r.Reply(proofs != nil, proofs) // a connection that is lost ends the loop
+		}
 	}
 }
 

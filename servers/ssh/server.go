@@ -77,7 +77,6 @@ func New(cfg Config) *Server {
 		MaxAuthTries:            maxAuthTries,
 		ServerVersion:           "SSH-2.0-runtime",
 	}
-	s.ssh.AddHostKey(cfg.Authority.host)
 	return s
 }
 
@@ -112,7 +111,8 @@ func (s *Server) authenticate(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Pe
 	return &ssh.Permissions{ExtraData: map[any]any{loginKey{}: l}}, nil
 }
 
-// Serve accepts connections until ctx ends, and then ends them.
+// Serve accepts connections until ctx ends, and then ends them. The authority has
+// its host keys.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -212,6 +212,8 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 		refused = err != nil
 		return p, err
 	}
+	keys := s.cfg.Authority.hostKeys()
+	cfg.AddHostKey(keys[0])
 	timer := time.AfterFunc(handshakeTimeout, func() { _ = raw.Close() })
 	sc, channels, requests, err := ssh.NewServerConn(writeDeadline{raw}, &cfg)
 	timer.Stop()
@@ -229,7 +231,7 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 		return
 	}
 	defer s.leave(raw)
-	newConn(s, sc, l, log.With("identity", l.identity.Name, "user", sc.User())).run(ctx, channels, requests)
+	newConn(s, sc, l, keys, log.With("identity", l.identity.Name, "user", sc.User())).run(ctx, channels, requests)
 }
 
 // recordRefused records an attempt to log in without a valid key: a call without
