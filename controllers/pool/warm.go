@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"miren.dev/runtime/api/id"
@@ -23,6 +24,11 @@ const (
 	// yield is how long a pool that still has warm sandboxes waits after a claim
 	// before it makes more: the claimed sandbox gets the processors first.
 	yield = 200 * time.Millisecond
+	// maxHold is how long claims may keep a pool from being reconciled while it has
+	// warm sandboxes.
+	maxHold = time.Second
+	// indexWaiting is the informer's index of sandboxes that can be claimed, by warm pool.
+	indexWaiting = "waiting in warm pool"
 	// indexTemplate is the informer's index of warm pools by template.
 	indexTemplate = "template"
 )
@@ -39,6 +45,9 @@ type Warm struct {
 	Now       func() time.Time // nil: time.Now
 
 	started time.Time // when this process began to count demand
+
+	mu   sync.Mutex
+	held map[schema.ID]time.Time // pools that are not reconciled because of claims, and since when
 }
 
 // Controller describes it to the controller runtime.
@@ -46,6 +55,12 @@ func (r *Warm) Controller() kit.Controller {
 	r.started = r.now()
 	pools := informer.Of[sandbox.WarmPool](r.Informers)
 	pools.AddIndex(indexTemplate, func(p *sandbox.WarmPool) []string { return []string{string(p.Spec.Template)} })
+	informer.Of[sandbox.Sandbox](r.Informers).AddIndex(indexWaiting, func(sb *sandbox.Sandbox) []string {
+		if !sandboxes.Claimable(sb) {
+			return nil
+		}
+		return []string{string(sb.Spec.WarmPool)}
+	})
 	keys := func(list []*sandbox.WarmPool) []id.WarmPool {
 		var out []id.WarmPool
 		for _, p := range list {
@@ -105,9 +120,34 @@ func (r *Warm) pressed(ctx context.Context) (bool, error) {
 	return slices.ContainsFunc(append(pending, paused...), sandboxes.Homeless), err
 }
 
+// hold returns for how long a pool is left alone because of a claim, which the
+// reads of a reconciliation would delay; 0: it is not.
+func (r *Warm) hold(pid schema.ID, now time.Time) time.Duration {
+	wait := yield - now.Sub(r.Demand.Last(id.WarmPool(pid)))
+	waiting := len(informer.Of[sandbox.Sandbox](r.Informers).ByIndex(indexWaiting, string(pid)))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, held := r.held[pid]
+	if wait <= 0 || waiting == 0 || held && now.Sub(since) >= maxHold {
+		delete(r.held, pid)
+		return 0
+	}
+	if !held {
+		if r.held == nil {
+			r.held = map[schema.ID]time.Time{}
+		}
+		r.held[pid] = now
+	}
+	return wait
+}
+
 // Reconcile brings one warm pool closer to its target and returns after how
 // long to reconcile it again (0: when something changes).
 func (r *Warm) Reconcile(ctx context.Context, pid schema.ID) (time.Duration, error) {
+	now := r.now()
+	if wait := r.hold(pid, now); wait > 0 {
+		return wait, nil
+	}
 	p, err := entity.Get[sandbox.WarmPool](ctx, r.Store, pid)
 	if errs.Is(err, errs.NotFound) {
 		r.Demand.Forget(id.WarmPool(pid))
@@ -126,7 +166,6 @@ func (r *Warm) Reconcile(ctx context.Context, pid schema.ID) (time.Duration, err
 	}
 	members := sandboxes.Classify(all)
 	before := p.Status
-	now := r.now()
 	current, stale := divide(members.Live, t.Status.Version)
 	wanted, again, err := r.target(ctx, p, len(current), now)
 	if err != nil {

@@ -16,12 +16,14 @@ import (
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 type warmFixture struct {
 	*testing.T
 	store    entity.Store
 	rec      *Warm
+	cache    *informer.Set
 	clock    time.Time
 	template *sandbox.Template
 	pool     *sandbox.WarmPool
@@ -32,6 +34,7 @@ func setupWarm(t *testing.T, change func(*sandbox.WarmPool)) *warmFixture {
 	t.Helper()
 	f := &warmFixture{T: t, store: pgtest.Store(t, api.Kinds()...), clock: time.Now()}
 	informers := informer.New(informer.Config{Reader: f.store})
+	f.cache = informers
 	resolve := func(context.Context, string) (string, error) { return "image@sha256:1", f.broken }
 	f.rec = &Warm{
 		Informers: informers, Templates: templates.New(f.store, informers, resolve, slog.New(slog.DiscardHandler)), Demand: &sandboxes.Demand{},
@@ -164,6 +167,44 @@ func TestWarmPoolYieldsToClaims(t *testing.T) {
 	f.later(yield)
 	if m := f.settle(); len(m.Live) != 3 {
 		t.Errorf("%d live later", len(m.Live))
+	}
+}
+
+// Claims keep a pool that still has warm sandboxes from being looked at, but not for ever.
+func TestWarmPoolIsLeftAloneDuringClaims(t *testing.T) {
+	f := setupWarm(t, func(p *sandbox.WarmPool) { p.Spec.Min, p.Spec.Max = 2, 5 })
+	m := f.settle()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.cache.Run(ctx) }()
+	defer func() { cancel(); wait.Receive(t, "the end of the informers", ended) }()
+	waiting := func(n int) {
+		t.Helper()
+		wait.For(t, "the informer knows the sandboxes", func() bool {
+			return len(informer.Of[sandbox.Sandbox](f.cache).ByIndex(indexWaiting, string(f.pool.ID))) == n
+		})
+	}
+	waiting(2)
+	f.claim(3)
+	for range int(maxHold/yield) * 2 {
+		if again := f.reconcile(); f.pool.Status.Target != 2 {
+			t.Fatalf("looked at right after a claim: %+v", f.pool.Status)
+		} else if again <= 0 || again > yield {
+			t.Fatalf("again after %s", again)
+		}
+		f.later(yield / 2)
+		f.rec.Demand.Note(f.pool.GetID(), f.clock)
+	}
+	if f.reconcile(); f.pool.Status.Target < 3 {
+		t.Errorf("held for longer than %s: %+v", maxHold, f.pool.Status)
+	}
+	for _, sb := range m.Live {
+		sb.Spec.WarmPool, sb.Spec.Claim = "", "claim-"+string(sb.ID)
+		f.must(entity.UpdateSpec(t.Context(), f.store, sb))
+	}
+	waiting(0)
+	if f.reconcile(); len(f.members().Live) == 0 {
+		t.Error("an empty pool waits after a claim")
 	}
 }
 

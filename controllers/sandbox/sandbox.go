@@ -48,6 +48,8 @@ const (
 	// setupTimeout is how long a set-up is retried while a part of the machine
 	// is unavailable.
 	setupTimeout = 2 * time.Minute
+	// claimGrace is how long after a claim the node looks whether it is complete.
+	claimGrace = 3 * time.Second
 	// logTail is how many last lines of output are recorded with a failure.
 	logTail = 20
 	// maxTailLine bounds one of them, in bytes.
@@ -284,11 +286,14 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	case execution.Creating:
 		return r.vanished(ctx, sb, "what is left of the sandbox on the node is incomplete")
 	}
-	if err := r.configure(ctx, sb); err != nil {
-		return 0, err
-	}
-	if err := r.permit(ctx, sb); err != nil {
-		return 0, err
+	untilRepair := r.untilRepair(sb)
+	if untilRepair == 0 {
+		if err := r.configure(ctx, sb); err != nil {
+			return 0, err
+		}
+		if err := r.permit(ctx, sb); err != nil {
+			return 0, err
+		}
 	}
 	if hasStart(sb) && sb.Status.ReadyAt == nil {
 		if done, err := r.start(ctx, sb); done || err != nil {
@@ -297,9 +302,9 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	}
 	again, acted, err := r.idle(ctx, sb)
 	if acted || err != nil {
-		return again, err
+		return earlier(again, untilRepair), err
 	}
-	again = earlier(r.untilTTL(sb), again)
+	again = earlier(earlier(r.untilTTL(sb), again), untilRepair)
 	if !probed(sb) || settled(sb) {
 		return again, nil
 	}
@@ -313,6 +318,15 @@ func (r *Reconciler) untilTTL(sb *sandbox.Sandbox) time.Duration {
 	}
 	begun, _ := sandboxes.Begun(sb)
 	return max(time.Millisecond, begun.Add(*sb.Spec.TTL).Sub(r.now()))
+}
+
+// untilRepair returns how long the server that claimed a sandbox still has for its own calls. Made at the same time, the
+// same calls would delay the request.
+func (r *Reconciler) untilRepair(sb *sandbox.Sandbox) time.Duration {
+	if sb.Spec.Claim == "" || sb.Spec.ClaimedAt == nil || r.work.configured(string(sb.ID)) {
+		return 0
+	}
+	return max(0, min(sb.Spec.ClaimedAt.Add(claimGrace).Sub(r.now()), claimGrace)) // its clock may be ahead
 }
 
 // configure gives a claimed sandbox to its claim, in case the server that

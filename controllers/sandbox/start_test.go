@@ -220,6 +220,26 @@ func TestPoolIsWarmedUp(t *testing.T) {
 	}
 }
 
+// The server that claims a sandbox configures it; the node does so only if that takes too long.
+func TestNodeGivesAClaimTime(t *testing.T) {
+	e := newEnv(t)
+	sb := e.add(func(sb *Sandbox) { sb.Spec.Template.Idle, sb.Spec.Template.Command = true, nil })
+	e.join(sb)
+	e.eventually("it is ready", func() bool {
+		got, _ := e.step(sb)
+		return got.Status.Ready
+	})
+	now := e.now()
+	e.spec(sb, func(s *api_sandbox.SandboxSpec) { s.WarmPool, s.Claim, s.ClaimedAt = "", "claim-1", &now })
+	if _, again := e.step(sb); e.machine.Claim(string(sb.ID)).Claim != "" || again <= 0 || again > 3*time.Second {
+		t.Errorf("claimed as %+v, again after %s", e.machine.Claim(string(sb.ID)), again)
+	}
+	e.advance(3 * time.Second)
+	if e.step(sb); e.machine.Claim(string(sb.ID)).Claim != "claim-1" {
+		t.Error("the node does not complete the claim")
+	}
+}
+
 // join makes a sandbox one of a warm pool.
 func (e *env) join(sb *Sandbox) {
 	e.Helper()

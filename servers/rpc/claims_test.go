@@ -128,7 +128,7 @@ func TestControllerCompletesAClaim(t *testing.T) {
 	e := newEnv(t)
 	_, warm := e.pool(1)
 	sb := warm[0]
-	now := time.Now()
+	now := time.Now().Add(-time.Minute)
 	sb.Spec.WarmPool, sb.Spec.Claim, sb.Spec.ClaimedAt, sb.Spec.Template.Env = "", "claim-1", &now, map[string]string{"A": "1"}
 	e.must(entity.UpdateSpec(e.ctx(), e.store.Store, sb))
 	wait.For(t, "the sandbox is configured", func() bool { return e.machine.Claim(string(sb.ID)).Claim == "claim-1" })

@@ -142,7 +142,7 @@ func TestVolumesThatAWarmSandboxCannotHave(t *testing.T) {
 func TestControllerCompletesAClaimOfVolumes(t *testing.T) {
 	e := newEnv(t)
 	_, warm := e.pool(1)
-	d, sb, now := e.disk("data"), warm[0], time.Now()
+	d, sb, now := e.disk("data"), warm[0], time.Now().Add(-time.Minute)
 	sb.Spec.WarmPool, sb.Spec.Claim, sb.Spec.ClaimedAt = "", "claim-1", &now
 	sb.Project, sb.Spec.Template.Volumes = e.project, []sandbox.Volume{{Disk: d.GetID(), Path: "/data"}}
 	e.disks.away.Store(1)
