@@ -15,22 +15,22 @@ import (
 )
 
 // TestSDKs builds the packages of the SDKs, installs them with the commands of
-// docs/sdk.md, and runs its examples against a server: in Python, in Go, and
-// that of TypeScript in Node.js, Deno and Bun.
+// docs/sdk.md, and runs its examples against a server: in Python, with those of
+// docs/workspace.md, in Go, and that of TypeScript in Node.js, Deno and Bun.
 func TestSDKs(t *testing.T) {
 	need.Tools(t, "python3", "node", "npm", "bash", "go")
 	tools, runtimes := sdkScript(t, "tools"), sdkScript(t, "runtimes")
 	s, url := withAPI(t, "sdk")
 	key := strings.TrimSpace(s.r(t, "", "key", "create", "sdk"))
-	text, err := os.ReadFile("../docs/sdk.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := func(language string, want int) []string {
+	blocks := func(guide, language string, want int) []string {
 		t.Helper()
+		text, err := os.ReadFile("../docs/" + guide)
+		if err != nil {
+			t.Fatal(err)
+		}
 		found := codeBlocks(string(text), language)
 		if len(found) != want {
-			t.Fatalf("%d examples of %s, want %d", len(found), language, want)
+			t.Fatalf("%s has %d examples of %s, want %d", guide, len(found), language, want)
 		}
 		return found
 	}
@@ -53,18 +53,18 @@ func TestSDKs(t *testing.T) {
 	}
 	// The dependencies are those with which the code was checked.
 	write(t, filepath.Join(dir, "constraints.txt"), strings.Join(pinned(t, "../sdk/generate/requirements.txt"), "\n"))
-	write(t, filepath.Join(dir, "main.go"), blocks("go", 1)[0])
-	run("bash", "-euxo", "pipefail", "-c", blocks("sh", 1)[0])
+	write(t, filepath.Join(dir, "main.go"), blocks("sdk.md", "go", 1)[0])
+	run("bash", "-euxo", "pipefail", "-c", blocks("sdk.md", "sh", 1)[0])
 	if t.Failed() {
 		t.FailNow()
 	}
-	for i, example := range blocks("python", 2) {
+	for i, example := range append(blocks("sdk.md", "python", 2), blocks("workspace.md", "python", 2)...) {
 		name := fmt.Sprintf("example%d.py", i)
 		write(t, filepath.Join(dir, name), example)
 		run("venv/bin/python", name)
 	}
 	run("go", "run", ".")
-	write(t, filepath.Join(dir, "example.mts"), blocks("ts", 1)[0])
+	write(t, filepath.Join(dir, "example.mts"), blocks("sdk.md", "ts", 1)[0])
 	write(t, filepath.Join(dir, "tsconfig.json"), `{"compilerOptions": {
 		"strict": true, "target": "ES2022", "module": "NodeNext", "lib": ["ES2023", "ESNext.Disposable", "DOM"], "types": []
 	}, "files": ["example.mts"]}`)

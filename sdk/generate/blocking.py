@@ -12,6 +12,7 @@ names = {
     "AsyncHTTPTransport": "HTTPTransport",
     "AsyncSandbox": "Sandbox",
     "AsyncTransport": "Transport",
+    "AsyncWorkspace": "Workspace",
     "aclose": "close",
     "aiter_sse": "iter_sse",
     "anyio": "time",

@@ -99,8 +99,10 @@ class Client:
             raise MirenError("url and api_key are needed: pass them, or set MIREN_API_URL and MIREN_API_KEY")
         self._timeout = timeout
         self._max_retries = max_retries
+        self.url = url.rstrip("/").removesuffix("/api/v1")
+        """Address of the server's API, without the path of an API."""
         self.rest = RestClient(
-            base_url=url.rstrip("/").removesuffix("/api/v1") + "/api/v1",
+            base_url=self.url + "/api/v1",
             token=api_key,
             timeout=self._limit(300),
             headers={"User-Agent": f"miren-runtime-python/{__version__}"},
@@ -123,11 +125,19 @@ class Client:
             params: Parameters of the functions of the module.
         """
         request = operation._get_kwargs(**{name: value for name, value in params.items() if value is not None})
+        return operation._parse_response(client=self.rest, response=self.send(takes=takes, **request))
+
+    def send(self, *, takes: float = 0, **request: Any) -> httpx.Response:
+        """Send a request of httpx and return its answer, which is no problem.
+
+        Args:
+            takes: Seconds that the request itself may take.
+            request: Arguments of ``httpx.AsyncClient.request``, without the time limit.
+        """
         try:
-            response = self.rest.get_httpx_client().request(**request, timeout=self._limit(takes))
+            return self.rest.get_httpx_client().request(**request, timeout=self._limit(takes))
         except httpx.TransportError as error:
             raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
-        return operation._parse_response(client=self.rest, response=response)
 
     def create(
         self,
