@@ -156,7 +156,7 @@ func New(in Invocation) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := about["function_name"]
+	name, logGroup, logStream := about["function_name"], about["log_group_name"], about["log_stream_name"]
 	if path.Ext(in.File) != ".py" {
 		about = camel(about)
 	}
@@ -178,6 +178,7 @@ func New(in Invocation) (*Program, error) {
 	p.Env = map[string]string{
 		"AWS_LAMBDA_FUNCTION_NAME": fmt.Sprint(name), "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
 		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE": fmt.Sprint(in.Memory >> 20), "AWS_EXECUTION_ENV": lang.runtime,
+		"AWS_LAMBDA_LOG_GROUP_NAME": fmt.Sprint(logGroup), "AWS_LAMBDA_LOG_STREAM_NAME": fmt.Sprint(logStream),
 		"_HANDLER": strings.TrimSuffix(in.File, path.Ext(in.File)) + "." + functions[0], "TZ": ":UTC",
 	}
 	return p, nil

@@ -2,11 +2,13 @@
 # program that calls lambda.Start gets AWS Lambda's runtime interface.
 set -e
 here=$(cd "$1" && pwd)
-[ -e go.mod ] || printf 'module handler\n\ngo 1.24\n' >go.mod
+[ -e go.mod ] || go mod init handler 2>/dev/null
+modules=-mod=mod # what go.mod and go.sum do not state is added
+[ ! -d vendor ] || modules=-mod=vendor
 if [ "$2" = function ]; then
 	cp "$here/bootstrap.go.txt" ./zz_sandbox_run.go
 fi
-if ! go build -o "$here/handler" . >"$here/build.log" 2>&1; then
+if ! go build "$modules" -o "$here/handler" . >"$here/build.log" 2>&1; then
 	cat "$here/build.log" >&2
 	printf '{"outcome":"syntax","error":{"errorMessage":"go build failed","errorType":"Runtime.BuildFailed","stackTrace":[]}}' >"${EXECUTION_RESULT:-$here/result.json}"
 	exit 0
