@@ -21,6 +21,7 @@ const (
 	KindUser              = "user"
 	KindAPIKey            = "api_key"
 	KindSSHKey            = "ssh_key"
+	KindSSHHost           = "ssh_host"
 )
 
 // Kinds lists the kinds of this domain.
@@ -33,6 +34,7 @@ var Kinds = []*schema.Kind{
 	UserKind,
 	APIKeyKind,
 	SSHKeyKind,
+	SSHHostKind,
 }
 
 // NodePhase is an enum. State of a node.
@@ -1657,6 +1659,163 @@ var SSHKeyKind = &schema.Kind{
 		}},
 		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*SSHKey)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// SSHHost: The host keys of the SSH gateway. There is one, which all servers show.
+type SSHHost struct {
+	schema.Meta
+	Spec   SSHHostSpec   `json:"spec"`
+	Status SSHHostStatus `json:"status"`
+}
+
+// SSHHostSpec: what is wanted of a ssh_host.
+type SSHHostSpec struct {
+	// Public key that the gateway proves to have, as in a .pub file.
+	CurrentKey string `cbor:"1,keyasint" json:"current_key" schema:"required"`
+	// Its private key, encrypted.
+	CurrentPrivate schema.Secret `cbor:"2,keyasint" json:"current_private" schema:"required"`
+	// Public key that clients are told of before it becomes the current one.
+	NextKey string `cbor:"3,keyasint" json:"next_key" schema:"required"`
+	// Its private key, encrypted.
+	NextPrivate schema.Secret `cbor:"4,keyasint" json:"next_private" schema:"required"`
+	// When the current key became that; absent: it is the first.
+	RotatedAt *time.Time `cbor:"5,keyasint,omitempty" json:"rotated_at,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SSHHostSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SSHHostSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SSHHostSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SSHHostSpec) ValidateFields(v *schema.Validator) {
+	v.Required("current_key", x.CurrentKey != "")
+	if x.CurrentKey != "" {
+		v.MaxLen("current_key", len(x.CurrentKey), 1024)
+	}
+	v.Required("current_private", !x.CurrentPrivate.IsZero())
+	if !x.CurrentPrivate.IsZero() {
+		v.Secret("current_private", x.CurrentPrivate)
+	}
+	v.Required("next_key", x.NextKey != "")
+	if x.NextKey != "" {
+		v.MaxLen("next_key", len(x.NextKey), 1024)
+	}
+	v.Required("next_private", !x.NextPrivate.IsZero())
+	if !x.NextPrivate.IsZero() {
+		v.Secret("next_private", x.NextPrivate)
+	}
+}
+
+// SSHHostStatus: what is known of a ssh_host.
+type SSHHostStatus struct {
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SSHHostStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SSHHostStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SSHHostStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SSHHostStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of SSHHost.
+const (
+	SSHHostAttrCurrentKey     = "spec.current_key"
+	SSHHostAttrCurrentPrivate = "spec.current_private"
+	SSHHostAttrNextKey        = "spec.next_key"
+	SSHHostAttrNextPrivate    = "spec.next_private"
+	SSHHostAttrRotatedAt      = "spec.rotated_at"
+)
+
+// NewSSHHost returns a ssh_host with every default applied.
+func NewSSHHost() *SSHHost {
+	o := new(SSHHost)
+	return o
+}
+
+// GetID returns the typed id.
+func (o *SSHHost) GetID() id.SSHHost { return id.SSHHost(o.ID) }
+
+// EntityKind returns SSHHostKind.
+func (o *SSHHost) EntityKind() *schema.Kind { return SSHHostKind }
+
+// SpecPtr returns &o.Spec.
+func (o *SSHHost) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *SSHHost) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *SSHHost) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o SSHHost) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *SSHHost) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *SSHHost) Extract(e *schema.Extracted) {
+}
+
+// SSHHostKind describes the kind ssh_host.
+var SSHHostKind = &schema.Kind{
+	Name: "ssh_host", Plural: "ssh_hosts", Prefix: "sshh", Domain: "core",
+	Doc:   "The host keys of the SSH gateway. There is one, which all servers show.",
+	Scope: schema.ScopeCluster,
+	New:   func() schema.Object { return NewSSHHost() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewSSHHost()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewSSHHost()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.current_key", Number: 1, Type: "string", Doc: "Public key that the gateway proves to have, as in a .pub file.", Required: true},
+		{Path: "spec.current_private", Number: 2, Type: "secret", Doc: "Its private key, encrypted.", Required: true},
+		{Path: "spec.next_key", Number: 3, Type: "string", Doc: "Public key that clients are told of before it becomes the current one.", Required: true},
+		{Path: "spec.next_private", Number: 4, Type: "secret", Doc: "Its private key, encrypted.", Required: true},
+		{Path: "spec.rotated_at", Number: 5, Type: "time", Doc: "When the current key became that; absent: it is the first."},
+	},
+	Columns: []schema.Column{
+		{Title: "CURRENT", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*SSHHost)
+			return schema.Cell(o.Spec.CurrentKey)
+		}},
+		{Title: "NEXT", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*SSHHost)
+			return schema.Cell(o.Spec.NextKey)
+		}},
+		{Title: "ROTATED", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*SSHHost)
+			if o.Spec.RotatedAt == nil {
+				return ""
+			}
+			return schema.Cell(o.Spec.RotatedAt)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*SSHHost)
 			return schema.CellAge(o.CreatedAt, now)
 		}},
 	},

@@ -146,6 +146,12 @@ type Snapshot string
 // NewSnapshot returns a fresh random id.
 func NewSnapshot() Snapshot { return Snapshot(schema.NewID("snap")) }
 
+// SSHHost is the id of an entity of kind ssh_host ("sshh-" and 16 characters).
+type SSHHost string
+
+// NewSSHHost returns a fresh random id.
+func NewSSHHost() SSHHost { return SSHHost(schema.NewID("sshh")) }
+
 // SSHKey is the id of an entity of kind ssh_key ("sshk-" and 16 characters).
 type SSHKey string
 
