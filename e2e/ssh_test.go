@@ -8,6 +8,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,6 +97,7 @@ func TestSSH(t *testing.T) {
 	t.Run("exec", func(t *testing.T) { c.testExec(t, sid) })
 	t.Run("terminal", func(t *testing.T) { c.testTerminal(t) })
 	t.Run("forward", func(t *testing.T) { c.testForward(t) })
+	t.Run("reverse", func(t *testing.T) { c.testReverse(t) })
 	t.Run("rsync", func(t *testing.T) { c.testRsync(t) })
 	t.Run("files", func(t *testing.T) { c.testSFTP(t) })
 	t.Run("command", func(t *testing.T) { testSSHCommand(t, sid) })
@@ -204,8 +207,65 @@ func (c *sshClient) testForward(t *testing.T) {
 	if res := socks(fmt.Sprintf("http://10.0.0.1:%s/", c.port)); res.Code == 0 {
 		t.Errorf("-D reached another machine: %s", res)
 	}
-	if res := c.try(t, "ssh", "-o", "ExitOnForwardFailure=yes", "-R", "9000:localhost:1", "ssh@sandbox", "true"); res.Code != 255 || !strings.Contains(res.Stderr, "remote port forwarding failed") {
+}
+
+// testReverse: ssh -R makes a service of the client's machine a port of the
+// sandbox, as long as the connection lasts.
+func (c *sshClient) testReverse(t *testing.T) {
+	data := strings.Repeat("from the client\n", 1<<16) // 1 MiB
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = fmt.Fprintf(w, "%d\n%s", len(b), data) // the client may have gone
+	}))
+	defer service.Close()
+	_, port, err := net.SplitHostPort(service.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := `import concurrent.futures, urllib.request
+def get(i):
+    return urllib.request.urlopen("http://127.0.0.1:9000/", data=b"x" * (i << 16)).read()
+with concurrent.futures.ThreadPoolExecutor(20) as pool:
+    for i, got in enumerate(pool.map(get, range(20))):
+        assert got.startswith(b"%d\n" % (i << 16)) and len(got) > 1 << 20, (i, len(got))
+print("all")
+`
+	cmd := c.command(t, "ssh", "-o", "ExitOnForwardFailure=yes", "-R", "9000:127.0.0.1:"+port, "ssh@sandbox", "python3 -")
+	cmd.Stdin = strings.NewReader(script)
+	if res := finish(t, cmd); res != (result{"all\n", "", 0}) {
 		t.Errorf("-R: %s", res)
+	}
+	// The listener ends with the connection, and another connection gets the port.
+	probe := "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 9000))' 2>/dev/null && echo listens || echo free"
+	wait.NoError(t, "the port is free", func() error {
+		if res := c.try(t, "ssh", "ssh@sandbox", probe); res.Stdout != "free\n" {
+			return fmt.Errorf("%s", res)
+		}
+		return nil
+	}, wait.Within(converge))
+	if res := c.try(t, "ssh", "-o", "ExitOnForwardFailure=yes", "-R", "9000:127.0.0.1:"+port, "ssh@sandbox", probe); res.Stdout != "listens\n" {
+		t.Errorf("-R again: %s", res)
+	}
+	if res := c.try(t, "ssh", "-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:"+port, "ssh@sandbox", "echo here"); res.Stdout != "here\n" {
+		t.Errorf("-R with any port: %s", res)
+	}
+	// Nothing listens at the client: the connection is closed at once.
+	if res := c.try(t, "ssh", "-R", "9001:127.0.0.1:1", "ssh@sandbox", "timeout 8 python3 -c 'import socket; print(socket.create_connection((\"127.0.0.1\", 9001)).recv(1))'"); res.Stdout != "b''\n" && !strings.Contains(res.Stderr, "reset") {
+		t.Errorf("-R to nothing: %s", res)
+	}
+	// A port that is in use, and more listeners than a connection may have.
+	if res := c.try(t, "ssh", "-o", "ExitOnForwardFailure=yes", "-R", "8000:127.0.0.1:1", "ssh@sandbox", "true"); res.Code != 255 || !strings.Contains(res.Stderr, "remote port forwarding failed") {
+		t.Errorf("-R of a port that is in use: %s", res)
+	}
+	args := []string{"-o", "ExitOnForwardFailure=yes"}
+	for i := range 9 {
+		args = append(args, "-R", fmt.Sprintf("%d:127.0.0.1:1", 9100+i))
+	}
+	if res := c.try(t, "ssh", append(args, "ssh@sandbox", "true")...); res.Code != 255 || !strings.Contains(res.Stderr, "remote port forwarding failed") {
+		t.Errorf("many -R: %s", res)
 	}
 }
 

@@ -35,6 +35,7 @@ type options struct {
 	tty     bool
 	none    bool
 	local   []string
+	remote  []string
 	dynamic []string
 }
 
@@ -57,6 +58,7 @@ sandbox interprets COMMAND. A paused sandbox is resumed.`,
 	f.BoolVarP(&o.tty, "tty", "t", false, "run COMMAND on a terminal")
 	f.BoolVarP(&o.none, "no-command", "N", false, "run no command: only forward ports")
 	f.StringArrayVarP(&o.local, "local-forward", "L", nil, "forward a local port: [BIND:]PORT:localhost:PORT")
+	f.StringArrayVarP(&o.remote, "remote-forward", "R", nil, "forward a port of the sandbox: PORT:HOST:PORT")
 	f.StringArrayVarP(&o.dynamic, "dynamic-forward", "D", nil, "local port of a SOCKS server: [BIND:]PORT")
 	cmd.AddCommand(newKey(e), newHostKey(e))
 	return cmd
@@ -201,6 +203,9 @@ func (o *options) args(a *access, known, socket string, argv []string) []string 
 	}
 	for _, f := range o.local {
 		args = append(args, "-L", f)
+	}
+	for _, f := range o.remote {
+		args = append(args, "-R", f)
 	}
 	for _, f := range o.dynamic {
 		args = append(args, "-D", f)

@@ -6,8 +6,10 @@
 //
 //	runtime-agent [directory of the configuration [directory of the log]]
 //	runtime-agent -hostname NAME
+//	runtime-agent -listen PORT
 //
-// The second form sets the host name of a restored sandbox, and ends.
+// The second form sets the host name of a restored sandbox, and ends. The third
+// is an ordinary process, which listens for a client outside the sandbox.
 // It runs as a user of its own with few capabilities. Every child is started from one
 // thread that has an empty bounding set and no_new_privs, so that a child has
 // none whatever its user is. The agent must stay small: a sandbox pays for its memory
@@ -37,6 +39,13 @@ func main() {
 	debug.SetMemoryLimit(48 << 20)
 	if len(os.Args) == 3 && os.Args[1] == agentproto.HostnameFlag {
 		if err := unix.Sethostname([]byte(os.Args[2])); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == agentproto.ListenFlag {
+		if err := listenFor(os.Args[2], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintf(os.Stderr, "listen on port %s: %v\n", os.Args[2], err)
 			os.Exit(1)
 		}
 		return

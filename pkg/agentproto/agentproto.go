@@ -85,6 +85,22 @@ const (
 // HostnameFlag is the first of two arguments of an agent that only sets the host name.
 const HostnameFlag = "-hostname"
 
+// ListenFlag is the first of two arguments of an agent that listens on a TCP port
+// of the loopback address, the second one, for a client outside; 0 is any port.
+// Such a process is started in the sandbox like any other, and has the rights of
+// its user. Its first line of output has the port and a second one, the relay. For
+// each connection follows a line with a token, ListenToken characters long, and the
+// port of the peer. A connection to the relay that begins with the token is that
+// to the peer: what follows the token goes to the peer; what the peer sends comes
+// in frames of a length, 4 bytes in big endian, and as many bytes, at most Chunk.
+// Length 0 is the end of what the peer sends, after which it may still receive. A
+// line of input with the token closes a connection that was not claimed. The
+// process ends with its input.
+const ListenFlag = "-listen"
+
+// ListenToken is the length of a token of a listener, in bytes.
+const ListenToken = 32
+
 // VaultUID is the user and group of the agent, which own GuestDir and
 // GuestLog. No other process may run as it, so that only the agent gets in.
 const VaultUID = 2147483000

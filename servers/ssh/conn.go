@@ -44,7 +44,9 @@ type conn struct {
 	sandbox  id.Sandbox
 	refused  error // why the client may not use the sandbox
 	channels atomic.Int64
-	wg       sync.WaitGroup
+
+	listeners []*listener // used by requests only
+	wg        sync.WaitGroup
 }
 
 func newConn(s *Server, sc *ssh.ServerConn, l login, keys hostKeys, log *slog.Logger) *conn {
@@ -56,7 +58,6 @@ func (c *conn) run(ctx context.Context, channels <-chan ssh.NewChannel, requests
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.wg.Wait()
 	defer c.ssh.Close()
-	c.wg.Go(func() { c.requests(requests) })
 	c.keys.announce(c.ssh)
 	c.rpc = c.s.cfg.Dial(c.login.identity, c.ssh.RemoteAddr())
 	defer c.rpc.Close()
@@ -74,6 +75,7 @@ func (c *conn) run(ctx context.Context, channels <-chan ssh.NewChannel, requests
 		})
 	}
 	defer cancel()
+	c.wg.Go(func() { c.requests(ctx, requests) })
 	c.wg.Go(func() { c.keepAlive(ctx) })
 	for ch := range channels {
 		if c.channels.Load() >= maxChannels {
@@ -88,17 +90,23 @@ func (c *conn) run(ctx context.Context, channels <-chan ssh.NewChannel, requests
 	}
 }
 
-// requests answers the requests of the connection. The client's own keep-alive
-// gets a refusal, which is an answer. Listeners in a sandbox are refused: its
-// agent cannot listen.
-func (c *conn) requests(requests <-chan *ssh.Request) {
+// requests answers the requests of the connection, in their order. The client's
+// own keep-alive gets a refusal, which is an answer.
+func (c *conn) requests(ctx context.Context, requests <-chan *ssh.Request) {
 	for r := range requests {
-		var proofs []byte
-		if r.Type == proveKeysRequest && r.WantReply {
-			proofs = c.keys.prove(c.ssh.SessionID(), r.Payload)
+		var answer []byte
+		ok := false
+		switch {
+		case r.Type == proveKeysRequest && r.WantReply:
+			answer = c.keys.prove(c.ssh.SessionID(), r.Payload)
+			ok = answer != nil
+		case r.Type == "tcpip-forward":
+			answer, ok = c.listen(ctx, r.Payload)
+		case r.Type == "cancel-tcpip-forward":
+			ok = c.unlisten(r.Payload)
 		}
 		if r.WantReply {
-			_ = r.Reply(proofs != nil, proofs) // a connection that is lost ends the loop
+			_ = r.Reply(ok, answer) // a connection that is lost ends the loop
 		}
 	}
 }
