@@ -1,6 +1,7 @@
 package sshserver
 
 import (
+	"bufio"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -21,6 +24,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -29,8 +33,9 @@ import (
 type host struct {
 	sandbox.Sandboxes
 	server.SSH
-	agent string
-	execs sync.WaitGroup
+	agent   string
+	execs   sync.WaitGroup
+	address string // of the gateway
 }
 
 func (h *host) Connect(ctx context.Context, _ *server.SSHConnectRequest, st rpc.ServerStream[rpc.None, server.SSHConnection]) error {
@@ -89,6 +94,8 @@ func (h *host) Dial(ctx context.Context, req *sandbox.DialRequest, st rpc.Server
 	return err
 }
 
+const user = "sb-aaaaaaaaaaaaaaaa"
+
 // newHost connects an SSH client with a gateway.
 func newHost(t *testing.T) (*host, *ssh.Client) {
 	t.Helper()
@@ -132,8 +139,9 @@ func newHost(t *testing.T) (*host, *ssh.Client) {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
 	t.Cleanup(func() { cancel(); <-done })
-	c, err := ssh.Dial("tcp", l.Addr().String(), &ssh.ClientConfig{
-		User: sandbox.SandboxKind.Prefix + "-aaaaaaaaaaaaaaaa", Auth: []ssh.AuthMethod{ssh.PublicKeys(keys[2])}, HostKeyCallback: ssh.FixedHostKey(keys[0].PublicKey()), Timeout: time.Minute,
+	h.address = l.Addr().String()
+	c, err := ssh.Dial("tcp", h.address, &ssh.ClientConfig{
+		User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(keys[2])}, HostKeyCallback: ssh.FixedHostKey(keys[0].PublicKey()), Timeout: time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -223,4 +231,59 @@ func TestListen(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { h.execs.Wait(); close(ended) }()
 	wait.Receive(t, "the processes that listen end", ended)
+}
+
+// TestListenForOpenSSH: ssh -R.
+func TestListenForOpenSSH(t *testing.T) {
+	need.Tools(t, "ssh", "ssh-keygen")
+	h, _ := newHost(t)
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "from the client") // a peer that has gone fails below
+	}))
+	t.Cleanup(service.Close)
+	address, port, err := net.SplitHostPort(h.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(t.TempDir(), "key")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "ssh", "-F", "none", "-i", key, "-o", "IdentityAgent=none", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+		"-o", "ExitOnForwardFailure=yes", "-N", "-R", "0:"+service.Listener.Addr().String(), "-p", port, "-l", user, address)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	bound := 0
+	said := ""
+	for s := bufio.NewScanner(stderr); bound == 0 && s.Scan(); {
+		said += s.Text() + "\n"
+		_, _ = fmt.Sscanf(s.Text(), "Allocated port %d", &bound) // other lines are warnings
+	}
+	if bound == 0 {
+		t.Fatalf("ssh: %s", said)
+	}
+	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", bound))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "from the client" {
+		t.Errorf("%q, %v", b, err)
+	}
+	cancel()
+	_ = cmd.Wait() // it was killed
+	wait.For(t, "the port is free", func() bool {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", bound))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
 }
