@@ -118,12 +118,22 @@ func TestHeldImagesOutliveTheirNames(t *testing.T) {
 	if list, err := images.List(ctx, nil); err != nil || len(list) != 2 {
 		t.Errorf("List of all = %+v, %v: the import left a name", list, err)
 	}
+	kept, err := images.Keep(ctx, ref, "snapshot-1")
+	if err == nil {
+		err = images.Delete(ctx, kept)
+	}
+	if got, again := images.Resolve(ctx, ref); err != nil || again != nil || got != image {
+		t.Errorf("an image that lost one of its names is read anew: %+v, %v, %v", got, err, again)
+	}
 	for _, r := range []string{ref, "app/none@" + image.Digest.String()} {
 		if err := images.Delete(ctx, r); err != nil {
 			t.Error(err)
 		}
 	}
 	collect(t, d)
+	if got, err := images.Resolve(ctx, second); err != nil || got.Ref != second {
+		t.Errorf("resolved by a name that it lost: %+v, %v", got, err)
+	}
 	again := containerd.NewImages(d)
 	if got, err := again.Resolve(ctx, second); err != nil || got.ChainID != image.ChainID || got.Config.WorkingDir != image.Config.WorkingDir {
 		t.Errorf("an image that has another name: %+v, %v", got, err)

@@ -365,9 +365,12 @@ func (s *Images) Delete(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	if d := digestOf(ref); d != "" {
-		s.Forget(d)
+	s.mu.Lock()
+	// Under another name it is still the same image.
+	if image := s.resolved[digestOf(ref)]; image != nil && image.Ref == ref {
+		delete(s.resolved, image.Digest)
 	}
+	s.mu.Unlock()
 	if err := c.ImageService().Delete(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
 		return Error(err, "delete image %s", ref)
 	}
