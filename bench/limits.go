@@ -40,6 +40,16 @@ const (
 	limitExec = "starting a process in gVisor, where system calls are what costs: an exec of the dynamic /bin/true is 132 of them in the guest (37 are the program's own), " +
 		"with 4 to 6 ms of processor time in its kernel, against 0.3 in the driver. RPC adds one read of the store. p99 is the CPU limit of the sandbox (1): execs one after the " +
 		"other need about that much, and 3 of 15 periods of a short run were throttled, 8 ms each; since then a sandbox saves up a tenth of a second"
+	limitRestore = "`runsc restore` itself, and containerd: of 228 ms (the fastest of ten, busy machine) `runsc restore` with its launcher took 181, the root file system 28, the container's record 3, " +
+		"until the agent had connected 5, its identity 5, the record of the start 2; network and control group are made beside the root file system. Of that 28, 13 read the image's description anew " +
+		"after each deletion of a snapshot, which is mended since; the rest is containerd's transaction. To make root file systems ahead and park them, as networks are, could save some 20; not tried"
+	limitForks = "processor time on two cores: five kernels read their memory at once on both sides; on top of that each fork has what a resume has"
+	limitCopy  = "gVisor: for 64 MiB its kernel and the agent took 200 ms of processor time on the way in and 125 on the way out, the node 60 to 70 (busy machine). The agent reads a socket of the host and writes a " +
+		"file, or the reverse, so gVisor copies each byte twice and is entered for each piece. gVisor takes descriptors from a socket of the host, so that a file in memory could carry the " +
+		"pieces in place of the socket: not tried. Windows of 1 MiB and frames of 64 KiB, in place of 256 and 32, took a quarter less processor time, but running sandboxes have agents that would refuse them: " +
+		"the two sides have to agree on them first"
+	limitClaim = "processor time: claim and first exec took 12.5 ms of it in gVisor on a busy machine (16 before warm sandboxes executed something ahead), of which 9 are the exec: see *exec through RPC*. " +
+		"Through RPC the server adds 7 to 10: of one claim of 9.1 ms the transaction had 3.2, asking containerd for the sandbox's limits 1.8, the agent 2.1, the firewall 0.9, two reads of projects 0.6"
 	limitHop = "two cores that client, ingress and sandbox share: with many connections they are busy on both sides, so what the ingress uses is missing elsewhere. " +
 		"Behind it a request also costs the sandbox itself 3 to 25 % more CPU time (rows above; longer head, fewer requests per wake-up). " +
 		"With one connection it is the way: two more switches between processes"
@@ -86,6 +96,21 @@ var limits = map[string]string{
 	"recovery, 4.0 GiB of log, 100 GiB volume": "the indexes of the log's files are read (64 KiB of each), and whole only the last files, which the log does not yet promise to be durable: up to three, " +
 		"or more if the disk is slower than the writer; then the map and the manifest, which is written twice",
 	"first read of a clone, store of 20 ms": "one request: the map is read while the disk is opened, the index of the segment beside the frame. What is on top of its 20 ms is processor time",
+
+	"exec of a static program through the driver, p99": "not measured by itself; the CPU limit of the sandbox is the likely cause, as for *exec through the driver, p99*: the median is a twentieth of it",
+	"pause": "the kernel's writing of the image and its way to the disk, and containerd: of 62 ms (the fastest of ten, busy machine) saving took 46, syncing and publishing 10, the record of the sandbox and a " +
+		"name that keeps its image 4, its agent 1, its network 1. `runsc checkpoint` does not sync. To keep the image while the memory is saved would give 2 of 62, which is not worth its code",
+	"resume": limitRestore,
+	"wake: resume to first exec, p50": "see *resume*: `runsc restore` alone takes as long as the goal. The exec adds 18 ms (later ones 4): what it needs comes out of the image page by page. To execute something before " +
+		"the answer would only move that time",
+	"five forks at once":            limitForks,
+	"five forks at once, p50":       limitForks,
+	"file of 64 MiB into a sandbox": limitCopy, "file of 64 MiB out of a sandbox": limitCopy,
+	"100 cold at once, to first exec":      "processor time, all of both cores: 169 ms for each sandbox, 108 for a `runsc run`. See *create to first exec*",
+	"100 claims at once, to first exec":    "processor time of two cores: see *claim to first exec at the node*. A hundred kernels wake up at once, and take 38 ms each with everything that runs beside them; not looked into further",
+	"claim to first exec at the node, p50": limitClaim,
+	"claim to first exec through RPC, p50": limitClaim,
+	"claim to first exec through RPC, p99": limitClaim,
 
 	"into a sandbox, 1 connection":   limitHop,
 	"into a sandbox, 16 connections": limitHop,
