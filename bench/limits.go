@@ -46,7 +46,7 @@ const (
 	limitForks = "processor time on two cores: five kernels read their memory at once on both sides; on top of that each fork has what a resume has"
 	limitCopy  = "gVisor: for 64 MiB its kernel and the agent took 200 ms of processor time on the way in and 125 on the way out, the node 60 to 70 (busy machine). The agent reads a socket of the host and writes a " +
 		"file, or the reverse, so gVisor copies each byte twice and is entered for each piece. gVisor takes descriptors from a socket of the host, so that a file in memory could carry the " +
-		"pieces in place of the socket: not tried. Windows of 1 MiB and frames of 64 KiB, in place of 256 and 32, took a quarter less processor time, but running sandboxes have agents that would refuse them: " +
+		"pieces in place of the socket: not tried. Windows of 1 MiB and frames of 64 KiB, in place of 256 and 32, took a fifth less processor time, but running sandboxes have agents that would refuse them: " +
 		"the two sides have to agree on them first"
 	limitClaim = "processor time: claim and first exec took 12.5 ms of it in gVisor on a busy machine (16 before warm sandboxes executed something ahead), of which 9 are the exec: see *exec through RPC*. " +
 		"Through RPC the server adds 7 to 10: of one claim of 9.1 ms the transaction had 3.2, asking containerd for the sandbox's limits 1.8, the agent 2.1, the firewall 0.9, two reads of projects 0.6"
