@@ -134,6 +134,9 @@ func (d *Driver) finish(ctx context.Context, s execution.Spec, in execution.Inst
 	if err := cr.setupIdentity(ctx); err != nil {
 		return in, err
 	}
+	if err := cr.setupWarm(ctx); err != nil {
+		return in, err
+	}
 	if err := cr.setupMain(ctx); err != nil {
 		return in, err
 	}

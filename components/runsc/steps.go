@@ -55,8 +55,8 @@ func (cr *creation) steps() []step {
 		{name: "task", after: []string{"container", "cgroup", "network", "files", "volumes", "agent", "rootfs"}, setup: cr.setupTask, teardown: cr.removeTask},
 		{name: "connect", after: []string{"task"}, setup: cr.setupConnection},
 		{name: "identify", after: []string{"connect"}, setup: cr.setupIdentity},
-		{name: "main", after: []string{"identify"}, setup: cr.setupMain},
-		{name: "warm", after: []string{"main"}, setup: cr.setupWarm},
+		{name: "warm", after: []string{"identify"}, setup: cr.setupWarm},
+		{name: "main", after: []string{"warm"}, setup: cr.setupMain},
 	}
 }
 
