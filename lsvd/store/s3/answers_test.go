@@ -411,7 +411,6 @@ func TestPrivateCA(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	c := config(t, server)
-	c.Timeout = time.Second
 	if _, err := s3.Open(t.Context(), c); !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("unknown CA: %v", err)
 	}
