@@ -300,7 +300,7 @@ func TestListPages(t *testing.T) {
 func TestUnansweredRequestHasUnknownOutcome(t *testing.T) {
 	_, server := newFake(t)
 	c := config(t, server)
-	c.Timeout = time.Second
+	c.Timeout = 2 * time.Second
 	st, err := s3.Open(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
