@@ -45,7 +45,7 @@ type conn struct {
 	refused  error // why the client may not use the sandbox
 	channels atomic.Int64
 
-	listeners []*listener // used by requests only
+	listeners []*listener // used by take only
 	wg        sync.WaitGroup
 }
 
@@ -75,39 +75,63 @@ func (c *conn) run(ctx context.Context, channels <-chan ssh.NewChannel, requests
 		})
 	}
 	defer cancel()
-	c.wg.Go(func() { c.requests(ctx, requests) })
 	c.wg.Go(func() { c.keepAlive(ctx) })
-	for ch := range channels {
-		if c.channels.Load() >= maxChannels {
-			_ = ch.Reject(ssh.ResourceShortage, "too many channels")
-			continue
+	c.take(ctx, channels, requests)
+}
+
+// take serves channels and requests until the connection ends. Requests that came
+// before a channel are answered before it is served: where the client wants a port
+// of the sandbox (ssh -R), its command finds it.
+func (c *conn) take(ctx context.Context, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	for {
+		select {
+		case r, more := <-requests:
+			if !more {
+				requests = nil
+				continue
+			}
+			c.answer(ctx, r)
+		case ch, more := <-channels:
+			if !more {
+				return
+			}
+			for range len(requests) {
+				c.answer(ctx, <-requests)
+			}
+			c.begin(ctx, ch)
 		}
-		c.channels.Add(1)
-		c.wg.Go(func() {
-			defer c.channels.Add(-1)
-			c.serve(ctx, ch)
-		})
 	}
 }
 
-// requests answers the requests of the connection, in their order. The client's
-// own keep-alive gets a refusal, which is an answer.
-func (c *conn) requests(ctx context.Context, requests <-chan *ssh.Request) {
-	for r := range requests {
-		var answer []byte
-		ok := false
-		switch {
-		case r.Type == proveKeysRequest && r.WantReply:
-			answer = c.keys.prove(c.ssh.SessionID(), r.Payload)
-			ok = answer != nil
-		case r.Type == "tcpip-forward":
-			answer, ok = c.listen(ctx, r.Payload)
-		case r.Type == "cancel-tcpip-forward":
-			ok = c.unlisten(r.Payload)
-		}
-		if r.WantReply {
-			_ = r.Reply(ok, answer) // a connection that is lost ends the loop
-		}
+// begin serves a channel beside the others.
+func (c *conn) begin(ctx context.Context, ch ssh.NewChannel) {
+	if c.channels.Load() >= maxChannels {
+		_ = ch.Reject(ssh.ResourceShortage, "too many channels")
+		return
+	}
+	c.channels.Add(1)
+	c.wg.Go(func() {
+		defer c.channels.Add(-1)
+		c.serve(ctx, ch)
+	})
+}
+
+// answer answers a request of the connection. The client's own keep-alive gets a
+// refusal, which is an answer.
+func (c *conn) answer(ctx context.Context, r *ssh.Request) {
+	var answer []byte
+	ok := false
+	switch {
+	case r.Type == proveKeysRequest && r.WantReply:
+		answer = c.keys.prove(c.ssh.SessionID(), r.Payload)
+		ok = answer != nil
+	case r.Type == "tcpip-forward":
+		answer, ok = c.listen(ctx, r.Payload)
+	case r.Type == "cancel-tcpip-forward":
+		ok = c.unlisten(r.Payload)
+	}
+	if r.WantReply {
+		_ = r.Reply(ok, answer) // a connection that is lost has no more of them
 	}
 }
 

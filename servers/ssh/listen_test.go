@@ -233,6 +233,34 @@ func TestListen(t *testing.T) {
 	wait.Receive(t, "the processes that listen end", ended)
 }
 
+// TestListensBeforeCommands: what a client asks for after a port finds it.
+func TestListensBeforeCommands(t *testing.T) {
+	_, c := newHost(t)
+	for range 5 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := l.Addr().(*net.TCPAddr)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := c.SendRequest("tcpip-forward", false, ssh.Marshal(listenRequest{"127.0.0.1", uint32(address.Port)})); err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("tcp", address.String())
+		if err != nil {
+			t.Fatal("the session begins before the port listens:", err)
+		}
+		_ = conn.Close()
+		_ = s.Close()
+	}
+}
+
 // TestListenForOpenSSH: ssh -R.
 func TestListenForOpenSSH(t *testing.T) {
 	need.Tools(t, "ssh", "ssh-keygen")
