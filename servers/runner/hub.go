@@ -172,12 +172,21 @@ func (n *Nodes) known(sid id.Sandbox) (m sandboxes.Node, ok bool) {
 	return newRemoteNode(link{n.hub, sb.Spec.Node}), true
 }
 
+// syncTime bounds how long a call waits for a server that has just begun.
+const syncTime = 5 * time.Second
+
 // do calls f with the machine of a sandbox. A server that has just begun learns
-// first which sandboxes there are.
+// first which sandboxes there are. Unavailable if it cannot.
 func (n *Nodes) do(ctx context.Context, sid id.Sandbox, f func(sandboxes.Node) error) error {
 	m, ok := n.known(sid)
 	if !ok {
-		if err := n.set.WaitSynced(ctx); err != nil {
+		bound, cancel := context.WithTimeout(ctx, syncTime)
+		err := n.set.WaitSynced(bound)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			return errs.New(errs.Unavailable, "the server has just begun, and has not read which sandboxes there are").WithHint("try again")
+		}
+		if err != nil {
 			return err
 		}
 		m, _ = n.known(sid)
