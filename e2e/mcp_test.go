@@ -351,6 +351,7 @@ func TestMCPWork(t *testing.T) {
 	if read.Contents[0].Text != "later\n" {
 		t.Errorf("a file as resource: %+v", read)
 	}
+	testMCPFollow(t, c, sb.ID)
 	if _, ch := c.begin("read", map[string]any{"uri": "sandboxes:///" + sb.ID + "/files/none"}); true {
 		if _, err := c.end(ch); err == nil {
 			t.Error("a file that does not exist was read as resource")
@@ -370,4 +371,53 @@ func TestMCPWork(t *testing.T) {
 		}
 		return nil
 	}, wait.Within(converge))
+}
+
+// testMCPFollow completes the path of a file, subscribes to it and is told of its
+// changes, and of the sandboxes that the session makes.
+func testMCPFollow(t *testing.T, c *mcpClient, sandbox string) {
+	t.Helper()
+	var done struct{ Completion struct{ Values []string } }
+	complete := func(argument, typed string) []string {
+		t.Helper()
+		c.must(&done, "complete", map[string]any{
+			"ref":      map[string]any{"type": "ref/resource", "uri": "sandboxes:///{sandbox}/files{+path}"},
+			"argument": map[string]any{"name": argument, "value": typed}, "context": map[string]any{"arguments": map[string]any{"sandbox": sandbox}},
+		})
+		return done.Completion.Values
+	}
+	if got := complete("sandbox", sandbox); !slices.Contains(got, sandbox) {
+		t.Errorf("ids of sandboxes: %q", got)
+	}
+	if got := complete("path", "/home/user/no"); !slices.Equal(got, []string{"/home/user/now"}) {
+		t.Errorf("paths: %q", got)
+	}
+	var seen []string
+	told := func(uri, command string) {
+		t.Helper()
+		c.call(nil, "run_command", map[string]any{"sandbox": sandbox, "command": command})
+		wait.NoError(t, "the client is told of "+uri, func() error {
+			var updated struct{ URIs []string }
+			c.must(&updated, "updated", nil)
+			if seen = append(seen, updated.URIs...); !slices.Contains(updated.URIs, uri) {
+				return fmt.Errorf("told of %q", seen)
+			}
+			return nil
+		}, wait.Within(converge))
+	}
+	for _, file := range []string{"/home/user/now", "/home/user/watched/deep/file"} {
+		uri := "sandboxes:///" + sandbox + "/files" + file
+		c.must(nil, "subscribe", map[string]any{"uri": uri})
+		told(uri, "mkdir -p $(dirname "+file+"); echo again >> "+file)
+		told(uri, "rm "+file)
+		c.must(nil, "unsubscribe", map[string]any{"uri": uri})
+	}
+	c.call(nil, "run_command", map[string]any{"sandbox": sandbox, "command": "echo later > /home/user/now"})
+	var list struct{ Resources []struct{ URI string } }
+	if c.must(&list, "resources", nil); !slices.Contains(list.Resources, struct{ URI string }{"sandboxes:///" + sandbox}) {
+		t.Errorf("resources: %+v", list)
+	}
+	if !slices.Contains(seen, "") {
+		t.Errorf("no change of the list in %q", seen)
+	}
 }

@@ -181,6 +181,7 @@ func (h *Handler) keep(v *visit) bool {
 		delete(h.sessions, v.session)
 		h.mu.Unlock()
 		v.session.end()
+		v.session.follower.close()
 		if !closed || h.o.Final { // else the sandboxes end when they are idle
 			if err := v.session.close(context.Background()); err != nil {
 				h.o.Logger.Warn("cannot end a session", "caller", v.caller.ID, "error", err)

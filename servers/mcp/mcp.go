@@ -87,6 +87,7 @@ type session struct {
 	enabled   []string      // names of its tools
 	ended     chan struct{} // closed when the client has gone
 	end       func()        // closes ended
+	follower  *follower
 
 	mu      sync.Mutex
 	project schema.ID // of the project; "" before the first call that needs it
@@ -115,9 +116,15 @@ func newSession(o Options) (*session, error) {
 		sandboxes: sandbox.NewSandboxesClient(o.Client), files: sandbox.NewFilesClient(o.Client),
 		code: interpreter.NewInterpreterClient(o.Client), store: remote.New(o.Client),
 	}
-	s.end = sync.OnceFunc(func() { close(s.ended) })
+	following, stop := context.WithCancel(context.Background())
+	s.end = sync.OnceFunc(func() {
+		close(s.ended)
+		stop()
+	})
+	s.follower = newFollower(following, s)
 	s.server = sdk.NewServer(&sdk.Implementation{Name: "miren-runtime", Title: "Miren Runtime sandboxes", Version: version.Get().Version}, &sdk.ServerOptions{
 		Instructions: instructions, Capabilities: &sdk.ServerCapabilities{}, SupportedProtocolVersions: o.versions,
+		CompletionHandler: s.complete, SubscribeHandler: s.follower.subscribe, UnsubscribeHandler: s.follower.unsubscribe,
 	})
 	if err := s.addTools(); err != nil {
 		return nil, err
@@ -165,6 +172,7 @@ func (output) Close() error { return nil }
 // kept.
 func (s *session) close(ctx context.Context) error {
 	s.end()
+	s.follower.close()
 	if s.Keep {
 		return nil
 	}
@@ -193,12 +201,20 @@ func (s *session) delete(ctx context.Context, sid id.Sandbox) error {
 // add makes sandboxes part of the session, with which they end. It deletes them
 // if the session has ended.
 func (s *session) add(ctx context.Context, sids ...id.Sandbox) error {
+	if err := s.own(ctx, sids...); err != nil {
+		return err
+	}
+	s.follower.list(ctx, sids...)
+	return nil
+}
+
+func (s *session) own(ctx context.Context, sids ...id.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.made == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		err := errs.New(errs.Unavailable, "the session has ended")
+		err := errEnded()
 		for _, sid := range sids {
 			err = errs.New(errs.Unavailable, "%w", errors.Join(err, s.delete(ctx, sid)))
 		}

@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -22,17 +23,18 @@ func prompts() []prompt {
 				Arguments: []*sdk.PromptArgument{
 					{Name: "task", Description: "what to do", Required: true},
 					{Name: "language", Description: "language of the program; default: python"},
+					{Name: "sandbox", Description: "id or name of the sandbox in which it runs; default: a new one"},
 				},
 			},
 			needs: []string{"run_code", "create_sandbox"},
 			text: func(args map[string]string) string {
-				language := args["language"]
-				if language == "" {
-					language = "python"
+				language := cmp.Or(args["language"], "python")
+				where := "If it needs several steps, files or packages, make a sandbox with create_sandbox first and use it in each call."
+				if args["sandbox"] != "" {
+					where = fmt.Sprintf("Use sandbox %s in each call.", args["sandbox"])
 				}
-				return fmt.Sprintf("Solve this task with a program in %s:\n\n%s\n\nRun it with run_code and check its output. If it needs several steps, "+
-					"files or packages, make a sandbox with create_sandbox first and use it in each call. Correct the program until the result is right, "+
-					"then answer with the result and the program.", language, args["task"])
+				return fmt.Sprintf("Solve this task with a program in %s:\n\n%s\n\nRun it with run_code and check its output. %s "+
+					"Correct the program until the result is right, then answer with the result and the program.", language, args["task"], where)
 			},
 		},
 		{
@@ -41,13 +43,15 @@ func prompts() []prompt {
 				Arguments: []*sdk.PromptArgument{
 					{Name: "question", Description: "the question", Required: true},
 					{Name: "data", Description: "the data, or the path of its file", Required: true},
+					{Name: "template", Description: "template of the sandbox; default: code-interpreter-v1"},
 				},
 			},
 			needs: []string{"run_cell", "create_sandbox"},
 			text: func(args map[string]string) string {
-				return fmt.Sprintf("Answer this question about data:\n\n%s\n\nThe data: %s\n\nMake a sandbox of template code-interpreter-v1 with create_sandbox and "+
+				template := cmp.Or(args["template"], "code-interpreter-v1")
+				return fmt.Sprintf("Answer this question about data:\n\n%s\n\nThe data: %s\n\nMake a sandbox of template %s with create_sandbox and "+
 					"put the data into it. Work with run_cell, which keeps variables between calls and shows plots. Look at the data before you use it. "+
-					"Answer with what you found and how.", args["question"], args["data"])
+					"Answer with what you found and how.", args["question"], args["data"], template)
 			},
 		},
 	}

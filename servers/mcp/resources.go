@@ -24,20 +24,52 @@ const (
 	maxResource = 8 << 20
 )
 
+// resourceTemplate is one entry of the table of resource templates.
+type resourceTemplate struct {
+	sdk.ResourceTemplate
+	needs []string // tools that show the same
+}
+
+func resourceTemplates() []resourceTemplate {
+	return []resourceTemplate{
+		{sdk.ResourceTemplate{URITemplate: listURI + "{sandbox}", Name: "sandbox", Title: "A sandbox", MIMEType: jsonType,
+			Description: "A sandbox, by its id or name"}, []string{"describe_sandbox"}},
+		{sdk.ResourceTemplate{URITemplate: listURI + "{sandbox}/files{+path}", Name: "file", Title: "A file of a sandbox",
+			Description: "A file of a sandbox by its absolute path, or a directory as JSON"}, []string{"read_file", "list_files"}},
+	}
+}
+
 // addResources gives the server the resources of the tools that the session has.
 func (s *session) addResources() {
 	if s.has("list_sandboxes") {
 		s.server.AddResource(&sdk.Resource{URI: listURI, Name: "sandboxes", Title: "Sandboxes", MIMEType: jsonType,
 			Description: "The sandboxes of the project that have not terminated"}, s.resource)
 	}
-	if s.has("describe_sandbox") {
-		s.server.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: listURI + "{sandbox}", Name: "sandbox", Title: "A sandbox", MIMEType: jsonType,
-			Description: "A sandbox, by its id or name"}, s.resource)
+	for _, t := range resourceTemplates() {
+		if s.has(t.needs...) {
+			s.server.AddResourceTemplate(&t.ResourceTemplate, s.resource)
+		}
 	}
-	if s.has("read_file") && s.has("list_files") {
-		s.server.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: listURI + "{sandbox}/files{+path}", Name: "file", Title: "A file of a sandbox",
-			Description: "A file of a sandbox by its absolute path, or a directory as JSON"}, s.resource)
+}
+
+// target is what a URI names: the list of sandboxes (zero), a sandbox, or a file.
+type target struct{ sandbox, file string }
+
+// parseURI returns false for a URI that names no resource of any sandbox.
+func parseURI(uri string) (target, bool) {
+	u, err := url.Parse(uri)
+	if err != nil || !strings.HasPrefix(uri, listURI) || u.RawQuery != "" || u.Fragment != "" {
+		return target{}, false
 	}
+	name, rest, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
+	file, isFile := strings.CutPrefix(rest, "files")
+	switch {
+	case rest == "":
+		return target{sandbox: name}, true
+	case name != "" && isFile && (file == "" || file[0] == '/'):
+		return target{name, path.Join("/", file)}, true
+	}
+	return target{}, false
 }
 
 // resource reads a resource.
@@ -45,23 +77,20 @@ func (s *session) resource(ctx context.Context, req *sdk.ReadResourceRequest) (*
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	uri := req.Params.URI
-	u, err := url.Parse(uri)
-	if err != nil {
+	t, ok := parseURI(uri)
+	if !ok {
 		return nil, sdk.ResourceNotFoundError(uri)
 	}
 	c := &sdk.ResourceContents{URI: uri, MIMEType: jsonType}
-	name, rest, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
-	file, isFile := strings.CutPrefix(rest, "files")
 	var v any
+	var err error
 	switch {
-	case name == "":
+	case t.sandbox == "":
 		v, err = s.listSandboxes(ctx, nil, &listInput{})
-	case rest == "":
-		v, err = s.describeSandbox(ctx, nil, &sandboxInput{Sandbox: name})
-	case isFile && (file == "" || file[0] == '/'):
-		v, err = s.fileResource(ctx, name, path.Join("/", file), c)
+	case t.file == "":
+		v, err = s.describeSandbox(ctx, nil, &sandboxInput{Sandbox: t.sandbox})
 	default:
-		err = errs.New(errs.NotFound, "%s", uri)
+		v, err = s.fileResource(ctx, t.sandbox, t.file, c)
 	}
 	if errs.Is(err, errs.NotFound) {
 		return nil, sdk.ResourceNotFoundError(uri)

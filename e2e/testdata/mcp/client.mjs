@@ -5,6 +5,7 @@ import { createInterface } from "node:readline";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { ResourceListChangedNotificationSchema, ResourceUpdatedNotificationSchema } from "@modelcontextprotocol/sdk/types.js";
 
 const [command, ...args] = process.argv.slice(2);
 const http = command.startsWith("http");
@@ -14,6 +15,9 @@ const transport = http
 const client = new Client({ name: "e2e", version: "1" });
 const answer = (message) => process.stdout.write(JSON.stringify(message) + "\n");
 const calls = new Map();
+let updated = []; // URIs of notifications; "" for a change of the list
+client.setNotificationHandler(ResourceUpdatedNotificationSchema, ({ params }) => { updated.push(params.uri); });
+client.setNotificationHandler(ResourceListChangedNotificationSchema, () => { updated.push(""); });
 
 const operations = {
   connect: async () => {
@@ -25,6 +29,10 @@ const operations = {
   resources: () => client.listResources(),
   templates: () => client.listResourceTemplates(),
   read: ({ uri }) => client.readResource({ uri }),
+  subscribe: ({ uri }) => client.subscribeResource({ uri }),
+  unsubscribe: ({ uri }) => client.unsubscribeResource({ uri }),
+  updated: async () => ({ uris: updated.splice(0) }),
+  complete: ({ ref, argument, context }) => client.complete({ ref, argument, context }),
   prompts: () => client.listPrompts(),
   prompt: (params) => client.getPrompt(params),
   call: async ({ name, args: given, progress }, id) => {
