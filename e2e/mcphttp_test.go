@@ -98,16 +98,30 @@ func TestMCPOverHTTP(t *testing.T) {
 		}
 	}
 
+	// By WebSocket a session is that of its connection.
+	ws := startMCP(t, append(os.Environ(), "MCP_KEY="+key), fmt.Sprintf("ws://127.0.0.1:%d/mcp/ws", port))
+	var wsb mcpSandbox
+	ws.call(&wsb, "create_sandbox", map[string]any{"language": "shell"})
+	if ws.call(&run, "run_code", map[string]any{"sandbox": wsb.ID, "language": "shell", "code": "echo hello"}); run.Stdout != "hello\n" {
+		t.Errorf("run_code by WebSocket: %+v", run)
+	}
+	ws.must(nil, "close", nil)
+	gone := func(id string) {
+		t.Helper()
+		wait.NoError(t, "the sandbox of the session is deleted", func() error {
+			if res := s.try(t, "", "sandbox", "show", id); res.Code == 0 {
+				return fmt.Errorf("%s", res)
+			}
+			return nil
+		}, wait.Within(converge))
+	}
+	gone(wsb.ID)
+
 	t.Run("conformance", func(t *testing.T) { conformMCP(t, port, key) })
 
 	// The client that ends the session ends its sandboxes.
 	c.must(nil, "close", nil)
-	wait.NoError(t, "the sandbox of the session is deleted", func() error {
-		if res := s.try(t, "", "sandbox", "show", sb.ID); res.Code == 0 {
-			return fmt.Errorf("%s", res)
-		}
-		return nil
-	}, wait.Within(converge))
+	gone(sb.ID)
 }
 
 // conformMCP runs the conformance suite of the protocol, which sends no key: a

@@ -91,6 +91,11 @@ func TestMCPSandboxd(t *testing.T) {
 	if h.call(&run, "run_code", map[string]any{"language": "shell", "code": "echo hello"}); run.Stdout != "hello\n" {
 		t.Errorf("run_code by HTTP: %+v", run)
 	}
+	ws := startMCP(t, append(os.Environ(), "MCP_KEY="+strings.TrimSpace(string(token))), fmt.Sprintf("ws://127.0.0.1:%d/mcp/ws", port))
+	if ws.call(&run, "run_code", map[string]any{"language": "shell", "code": "echo hello"}); run.Stdout != "hello\n" {
+		t.Errorf("run_code by WebSocket: %+v", run)
+	}
+	ws.must(nil, "close", nil)
 
 	kill(t, l.pid(t, "server"))
 	for _, c := range []*mcpClient{c, h} {

@@ -35,7 +35,7 @@ const (
 	maxHeader = 64 << 10
 )
 
-// serveHTTP serves streamable HTTP at /mcp until ctx ends.
+// serveHTTP serves streamable HTTP at /mcp and WebSocket at /mcp/ws until ctx ends.
 func serveHTTP(ctx context.Context, cfg *mcpconfig.Config, o mcpserver.Options, log *slog.Logger) error {
 	path := cmp.Or(cfg.Server.TokenFile, filepath.Join(filepath.Dir(cfg.Sandbox.DatabasePath), "mcp-sandboxd.token"))
 	token, err := readToken(path)
@@ -60,6 +60,7 @@ func serveHTTP(ctx context.Context, cfg *mcpconfig.Config, o mcpserver.Options, 
 	defer stop()
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", timed(h, cfg.Server.RequestTimeout))
+	mux.Handle("/mcp/ws", h.WebSocket())
 	srv := &http.Server{
 		Handler: mux, ReadHeaderTimeout: cfg.Server.RequestTimeout, IdleTimeout: idleConn, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),

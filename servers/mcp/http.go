@@ -3,7 +3,6 @@ package mcpserver
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
@@ -55,9 +55,11 @@ type HandlerOptions struct {
 
 // Handler serves the protocol by HTTP (streamable HTTP). A session ends when the
 // client deletes it, or makes no request for the idle time-out of its sandboxes.
+// WebSocket is another way to the same.
 type Handler struct {
 	o    HandlerOptions
 	http http.Handler
+	ping time.Duration // between pings of a WebSocket
 
 	mu       sync.Mutex
 	closed   bool
@@ -74,7 +76,7 @@ func NewHandler(o HandlerOptions) (*Handler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Handler{o: o, sessions: map[*session]*Caller{}}
+	h := &Handler{o: o, sessions: map[*session]*Caller{}, ping: pingEvery}
 	h.http = auth.RequireBearerToken(token, nil)(sdk.NewStreamableHTTPHandler(h.server, &sdk.StreamableHTTPOptions{
 		SessionTimeout: cmp.Or(o.Idle, DefaultIdle), MaxRequestBodyBytes: maxBody,
 	}))
@@ -102,16 +104,26 @@ func token(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, err
 	return info, nil
 }
 
+// authenticate returns the caller of a request. nil if it has none: then it has
+// answered.
+func (h *Handler) authenticate(w http.ResponseWriter, r *http.Request) *Caller {
+	c, err := h.o.Authenticate(r)
+	if err == nil {
+		return c
+	}
+	status := http.StatusServiceUnavailable
+	if errs.Is(err, errs.Unauthenticated) {
+		status = http.StatusUnauthorized
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	http.Error(w, toolError(err).Error(), status)
+	return nil
+}
+
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c, err := h.o.Authenticate(r)
-	if err != nil {
-		status := http.StatusServiceUnavailable
-		if errs.Is(err, errs.Unauthenticated) {
-			status = http.StatusUnauthorized
-			w.Header().Set("WWW-Authenticate", "Bearer")
-		}
-		http.Error(w, toolError(err).Error(), status)
+	c := h.authenticate(w, r)
+	if c == nil {
 		return
 	}
 	v := &visit{caller: c}
@@ -130,7 +142,7 @@ func (h *Handler) server(r *http.Request) *sdk.Server {
 	}
 	v := visitOf(r.Context())
 	if v.session == nil && v.err == nil {
-		v.session, v.err = h.begin(v.caller)
+		v.session, v.err = h.begin(v.caller, httpVersions)
 	}
 	if v.err != nil {
 		h.o.Logger.Warn("no session for a caller", "caller", v.caller.ID, "error", v.err)
@@ -139,7 +151,9 @@ func (h *Handler) server(r *http.Request) *sdk.Server {
 	return v.session.server
 }
 
-func (h *Handler) begin(c *Caller) (*session, error) {
+// begin returns a new session of a caller, with versions of the protocol; nil: all.
+// ResourceExhausted if the caller has too many.
+func (h *Handler) begin(c *Caller, versions []string) (*session, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := 0
@@ -152,7 +166,7 @@ func (h *Handler) begin(c *Caller) (*session, error) {
 		return nil, errs.New(errs.ResourceExhausted, "the caller has %d sessions", n)
 	}
 	o := h.o.Options
-	o.Client, o.Project, o.versions = c.Client, cmp.Or(c.Project, o.Project), httpVersions
+	o.Client, o.Project, o.versions = c.Client, cmp.Or(c.Project, o.Project), versions
 	return newSession(o)
 }
 
@@ -202,13 +216,14 @@ func (h *Handler) Close() error {
 		all = append(all, s)
 	}
 	h.mu.Unlock()
-	var err error
+	var g errgroup.Group // a client that has gone keeps its connection for some seconds
 	for _, s := range all {
 		s.end()
 		for ss := range s.server.Sessions() {
-			err = errors.Join(err, ss.Close())
+			g.Go(ss.Close)
 		}
 	}
+	err := g.Wait()
 	h.wg.Wait()
 	return err
 }

@@ -127,6 +127,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 		return nil, err
 	}
 	f.api.Handle("mcp", "/mcp", f.mcp)
+	f.api.Handle("mcp", "/mcp/ws", f.mcp.WebSocket())
 	if f.e2b, err = f.newE2B(); err != nil {
 		return nil, err
 	}

@@ -1,17 +1,26 @@
 // A client of the Model Context Protocol, by the official TypeScript SDK, that a test drives: it reads one request as JSON
 // from each line of standard input and answers each with a line. The arguments are the command of a server to start, or
-// the URL of a server.
+// the URL of a server (http: or ws:).
 import { createInterface } from "node:readline";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { WebSocketClientTransport } from "@modelcontextprotocol/sdk/client/websocket.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { ResourceListChangedNotificationSchema, ResourceUpdatedNotificationSchema } from "@modelcontextprotocol/sdk/types.js";
 
 const [command, ...args] = process.argv.slice(2);
 const http = command.startsWith("http");
+const headers = { Authorization: `Bearer ${process.env.MCP_KEY}` };
+// The SDK's transport gives the WebSocket of Node, which can send headers, none.
+const Plain = globalThis.WebSocket;
+globalThis.WebSocket = class extends Plain {
+  constructor(url, protocols) { super(url, { protocols, headers }); }
+};
 const transport = http
-  ? new StreamableHTTPClientTransport(new URL(command), { requestInit: { headers: { Authorization: `Bearer ${process.env.MCP_KEY}` } } })
-  : new StdioClientTransport({ command, args, env: process.env, stderr: "inherit" });
+  ? new StreamableHTTPClientTransport(new URL(command), { requestInit: { headers } })
+  : command.startsWith("ws")
+    ? new WebSocketClientTransport(new URL(command))
+    : new StdioClientTransport({ command, args, env: process.env, stderr: "inherit" });
 const client = new Client({ name: "e2e", version: "1" });
 const answer = (message) => process.stdout.write(JSON.stringify(message) + "\n");
 const calls = new Map();
