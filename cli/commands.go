@@ -105,6 +105,7 @@ var commands = []entry{
 	{path: "server", make: server.New},
 	{path: "server start", machine: true, help: "Start the server of this machine, with everything that it needs"},
 	{path: "server stop", machine: true, help: "Stop the server of this machine, and everything that it runs"},
+	{path: "server move-store", machine: true, help: "Copy the entities of the stopped server to another store"},
 	{path: "server run", machine: true, help: "Run the server in the foreground", hidden: true},
 	{path: "runner", make: runner.New},
 	{path: "runner start", machine: true, help: "Run this machine as a runner of a server"},

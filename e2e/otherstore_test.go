@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -58,5 +59,51 @@ func testOtherStore(t *testing.T, name, shown, url string) {
 	}
 	if out := s.r(t, "", "audit", "list"); !strings.Contains(out, "app.Deploys/Deploy") || !strings.Contains(out, "sandbox.Sandboxes/Run\tsandbox/"+box) {
 		t.Errorf("audit: %s", out)
+	}
+}
+
+// TestMoveStore: the entities of a stopped server are copied to SQLite, to etcd and
+// back to the private PostgreSQL; after each copy it serves its app with its secret.
+func TestMoveStore(t *testing.T) {
+	s := own(t, "move")
+	app, dir := "moved", copyExample(t, "go-http")
+	s.r(t, dir, "app", "deploy", "--app", app)
+	s.r(t, "", "app", "env", "set", "--app", app, "--secret", "TOKEN=hunter2")
+	first := "sqlite://" + filepath.Join(stateRoot, "move-store", "store.db")
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(stateRoot, "move-store")) }) // with the root at the latest
+	if res := s.try(t, "", "server", "move-store", "--to", first); res.Code == 0 || !strings.Contains(res.Stderr, "is running") {
+		t.Errorf("while the server runs: %s", res)
+	}
+	for _, c := range []struct{ url, shown string }{
+		{first, "SQLite"}, {etcdtest.Start(t).URL(t), "etcd"}, {"private", "private PostgreSQL"},
+	} {
+		s.r(t, "", "server", "stop")
+		if c.url == "private" { // it holds what it held before the first copy
+			if res := s.try(t, "", "server", "move-store", "--to", c.url); res.Code == 0 || !strings.Contains(res.Stderr, "not empty") {
+				t.Errorf("to the store of before: %s", res)
+			}
+			if err := os.RemoveAll(filepath.Join(s.state, "pg")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var res struct {
+			Entities int
+			Kinds    map[string]int
+		}
+		s.json(t, &res, "server", "move-store", "--to", c.url)
+		if res.Entities == 0 || res.Kinds["app"] != 1 {
+			t.Errorf("to %s: %+v", c.shown, res)
+		}
+		if s.extra = []string{"--store-url", c.url}; c.url == "private" {
+			s.extra = nil
+		}
+		if err := s.start(); err != nil {
+			t.Fatal(err)
+		}
+		s.healthy(t)
+		s.answers(t, app, "/env/TOKEN", "hunter2")
+		if out := s.r(t, "", "server", "status"); !strings.Contains(out, c.shown) {
+			t.Errorf("status: %s", out)
+		}
 	}
 }

@@ -14,12 +14,13 @@ import (
 // Commands are the constructors of these commands, by their path in the table
 // of package cli.
 var Commands = cli.Machine{
-	"server start": serverctl.NewStart,
-	"server stop":  serverctl.NewStop,
-	"server run":   serverctl.NewRun,
-	"runner start": serverctl.NewRunnerStart,
-	"runner stop":  serverctl.NewRunnerStop,
-	"ingress":      ingress.New,
-	"lsvd":         lsvd.New,
-	"doctor":       doctor.WithChecks(hostcheck.Checks),
+	"server start":      serverctl.NewStart,
+	"server stop":       serverctl.NewStop,
+	"server move-store": serverctl.NewMoveStore,
+	"server run":        serverctl.NewRun,
+	"runner start":      serverctl.NewRunnerStart,
+	"runner stop":       serverctl.NewRunnerStop,
+	"ingress":           ingress.New,
+	"lsvd":              lsvd.New,
+	"doctor":            doctor.WithChecks(hostcheck.Checks),
 }

@@ -48,7 +48,7 @@ answering. It also stops the remaining parts of a server that has died.`,
 }
 
 func (o *stopOptions) run(ctx context.Context) error {
-	cfg, err := o.runningConfig()
+	cfg, err := lastConfig(&o.config)
 	if err != nil {
 		return err
 	}
@@ -94,21 +94,21 @@ func (o *stopOptions) result(cfg *config.Config, was bool, what string) error {
 	return nil
 }
 
-// runningConfig returns the configuration that the running server has written,
+// lastConfig returns the configuration that the last server has written,
 // overridden by flags and environment.
-func (o *stopOptions) runningConfig() (*config.Config, error) {
-	cfg, err := o.config.Load()
+func lastConfig(o *process.Config) (*config.Config, error) {
+	cfg, err := o.Load()
 	if err != nil {
 		return nil, err
 	}
 	file := configFile(cfg.StateDir)
-	if path, err := o.config.Path(); err != nil || path != "" {
+	if path, err := o.Path(); err != nil || path != "" {
 		return cfg, err
 	}
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
 		return cfg, nil
 	}
-	return config.Load(file, os.Environ(), o.config.Flags)
+	return config.Load(file, os.Environ(), o.Flags)
 }
 
 // stopServer stops the server process and reports whether there was one.

@@ -128,7 +128,8 @@ var (
 
 // Open connects to the cluster, loads the entities and starts the store's
 // background work, until Close. Errors: InvalidArgument, Unavailable,
-// FailedPrecondition: a newer version of the program wrote the store.
+// FailedPrecondition: a newer version of the program wrote the store, or a copy into
+// it did not end.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	u, err := ParseURL(cfg.URL)
 	if err != nil {
@@ -152,13 +153,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	})
 	s.queue = eval.NewQueue(eval.QueueConfig{RetryFor: cfg.RetryFor, CheckClosure: s.checkClosure, Closing: s.closing, Done: s.batcherDone})
 	s.appends = records.NewQueue(records.QueueConfig{RetryFor: cfg.RetryFor, Closing: s.closing, Done: s.appenderDone})
-	s.client, err = clientv3.New(clientv3.Config{
-		Endpoints: u.Endpoints, TLS: u.TLS, Username: u.Username, Password: u.Password, DialTimeout: cfg.Attempt, Logger: zap.NewNop(),
-		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-		MaxCallSendMsgSize: 2 * u.Limits.RequestBytes, DialOptions: cfg.DialOptions,
-	})
-	if err != nil {
-		return nil, mapError(err, "connect to the store")
+	if s.client, err = u.dial(cfg.Attempt, cfg.DialOptions...); err != nil {
+		return nil, err
 	}
 	if err := s.begin(ctx); err != nil {
 		_ = s.client.Close() // nothing was written on it
@@ -172,6 +168,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.background.Go(func() { work(background) })
 	}
 	return s, nil
+}
+
+func (t *Target) dial(timeout time.Duration, options ...grpc.DialOption) (*clientv3.Client, error) {
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: t.Endpoints, TLS: t.TLS, Username: t.Username, Password: t.Password, DialTimeout: timeout, Logger: zap.NewNop(),
+		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		MaxCallSendMsgSize: 2 * t.Limits.RequestBytes, DialOptions: options,
+	})
+	return c, mapError(err, "connect to the store")
 }
 
 func (c *Config) setDefaults(l Limits) {

@@ -28,6 +28,12 @@ const (
 // begin makes the state of a new store, and loads the replica.
 func (s *Store) begin(ctx context.Context) error {
 	_, err := retryRead(ctx, s, "read the store's position", func(ctx context.Context) (struct{}, error) {
+		if resp, err := s.client.Get(ctx, s.keys.moving(), clientv3.WithCountOnly()); err != nil || resp.Count > 0 {
+			if err == nil {
+				err = errs.New(errs.FailedPrecondition, "a copy of another store into this one did not end").WithHint("repeat `r server move-store`")
+			}
+			return struct{}{}, err
+		}
 		s.applying.Lock()
 		defer s.applying.Unlock()
 		return struct{}{}, s.pollLocked(ctx)
@@ -75,12 +81,19 @@ func (s *Store) readState(ctx context.Context) (st storedState, mod int64, origi
 	}
 	if len(resp.Kvs) > 0 {
 		mod = resp.Kvs[0].ModRevision
-		err = decode(resp.Kvs[0], &st)
-	}
-	if st.Format > format {
-		err = errs.New(errs.FailedPrecondition, "the store has format %d; this program knows %d", st.Format, format).WithHint("use a newer version of the program")
+		if err = decode(resp.Kvs[0], &st); err == nil {
+			err = st.check()
+		}
 	}
 	return st, mod, resp.Header.ClusterId, err
+}
+
+// check refuses what a later version of the program wrote.
+func (st *storedState) check() error {
+	if st.Format > format {
+		return errs.New(errs.FailedPrecondition, "the store has format %d; this program knows %d", st.Format, format).WithHint("use a newer version of the program")
+	}
+	return nil
 }
 
 // tail follows the log until ctx ends, so that replica and hub also get the commits

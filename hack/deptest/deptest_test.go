@@ -49,6 +49,7 @@ var forbidden = map[string][]string{
 	"entity/feed":         {"github.com/jackc/pgx", "modernc.org/sqlite", "go.etcd.io/etcd"},
 	"entity/listing":      {"github.com/jackc/pgx", "modernc.org/sqlite", "go.etcd.io/etcd"},
 	"entity/records":      {"github.com/jackc/pgx", "modernc.org/sqlite", "go.etcd.io/etcd"},
+	"entity/transfer":     {"github.com/jackc/pgx", "modernc.org/sqlite", "go.etcd.io/etcd"},
 	"entity/pgstore":      {"modernc.org/sqlite", "go.etcd.io/etcd"},
 	"entity/sqlitestore":  {"github.com/jackc/pgx", "go.etcd.io/etcd"},
 	"entity/etcdstore":    {"github.com/jackc/pgx", "modernc.org/sqlite"},
