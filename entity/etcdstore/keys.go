@@ -18,7 +18,7 @@ import (
 type keys struct{ prefix string }
 
 func (k keys) state() string                { return k.prefix + "state" }
-func (k keys) floor() string                { return k.prefix + "floor" } // the oldest revision that can be resumed from
+func (k keys) floor() string                { return k.prefix + "floor" }  // the oldest revision that can be resumed from
 func (k keys) moving() string               { return k.prefix + "moving" } // a copy into the store has not ended
 func (k keys) entities() string             { return k.prefix + "e/" }
 func (k keys) entity(e eval.Key) string     { return k.prefix + "e/" + e.Kind + "/" + e.ID }
