@@ -886,6 +886,8 @@ type BuildTemplateRequest struct {
 	MemoryBytes *int64 `cbor:"17,keyasint,omitempty" json:"memory_bytes,omitempty"`
 	// Disk space of its sandboxes. (unit: bytes)
 	DiskBytes *int64 `cbor:"18,keyasint,omitempty" json:"disk_bytes,omitempty"`
+	// Capabilities of the programs of its sandboxes; absent: none.
+	Capabilities CapabilitySet `cbor:"21,keyasint,omitempty" json:"capabilities,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -925,6 +927,9 @@ func (x *BuildTemplateRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.DiskBytes != nil {
 		schema.CheckMin(v, "disk_bytes", *x.DiskBytes, 1048576)
+	}
+	if x.Capabilities != "" {
+		schema.CheckEnum(v, "capabilities", x.Capabilities)
 	}
 }
 

@@ -65,7 +65,7 @@ func sortedKeys(m map[string]string) []string {
 }
 
 // guestConfig merges the image's configuration and the specification.
-func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.GuestConfig {
+func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) (agent.GuestConfig, error) {
 	command := s.Command
 	switch {
 	case s.Idle:
@@ -73,6 +73,7 @@ func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.
 	case len(command) == 0:
 		command = slices.Concat(image.Entrypoint, image.Cmd)
 	}
+	capabilities, err := s.Capabilities.Names()
 	return agent.GuestConfig{
 		Command: command,
 		Env:     mergeEnv(d.caEnv(), image.Env, s.Env),
@@ -82,8 +83,9 @@ func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.
 		PIDs:    s.PIDs,
 		CPUs:    agent.CPUs(s.CPUMillis),
 
-		Claimable: s.Idle,
-	}
+		Claimable:    s.Idle,
+		Capabilities: capabilities,
+	}, err
 }
 
 func envName(e string) string {
