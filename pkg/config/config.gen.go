@@ -110,7 +110,8 @@ type Ingress struct {
 
 // Build: Builds.
 type Build struct {
-	OnDemand    bool          // BuildKit is started for the first build.
+	OnDemand    bool          // BuildKit is started for a build.
+	IdleStop    time.Duration // With on_demand: the time without a build after which BuildKit ends until the next one; 0s: never.
 	Parallel    int64         // Builds at the same time.
 	CacheBytes  int64         // Disk that build caches may use.
 	SourceBytes int64         // Disk that uploaded sources may use.
@@ -269,8 +270,10 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HoldTimeout }},
 	{Path: "ingress.drain_timeout", Type: "duration", Default: "30s", Doc: "How long requests under way to an old version may take before it is stopped.", Unit: "", Min: "0s", Max: "1h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.DrainTimeout }},
-	{Path: "build.on_demand", Type: "bool", Default: "false", Doc: "BuildKit is started for the first build.", Unit: "", Min: "", Max: "",
+	{Path: "build.on_demand", Type: "bool", Default: "true", Doc: "BuildKit is started for a build.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.OnDemand }},
+	{Path: "build.idle_stop", Type: "duration", Default: "10m0s", Doc: "With on_demand: the time without a build after which BuildKit ends until the next one; 0s: never.", Unit: "", Min: "0s", Max: "168h0m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.IdleStop }},
 	{Path: "build.parallel", Type: "int", Default: "2", Doc: "Builds at the same time.", Unit: "", Min: "1", Max: "64",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.Parallel }},
 	{Path: "build.cache_bytes", Type: "int", Default: "10737418240", Doc: "Disk that build caches may use.", Unit: "bytes", Min: "104857600", Max: "",
