@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -20,7 +21,7 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 	if err := checkSpec(s); err != nil {
 		return execution.Instance{}, err
 	}
-	unlock, err := d.locks.lock(ctx, s.ID)
+	unlock, err := d.locks.Lock(ctx, s.ID)
 	if err != nil {
 		return execution.Instance{}, err
 	}
@@ -63,7 +64,7 @@ func (d *Driver) ensurePaused(ctx context.Context, s execution.Spec, paused exec
 }
 
 func checkSpec(s execution.Spec) error {
-	if err := checkID(s.ID); err != nil {
+	if err := agentdriver.CheckID(s.ID); err != nil {
 		return err
 	}
 	if s.Image == "" && s.Restore == "" {
@@ -101,7 +102,7 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 	if status := cr.conn.Main(); status.Exit != nil {
 		in.Phase, in.Exit = execution.Exited, status.Exit
 	}
-	d.notify(s.ID)
+	d.changes.Notify(s.ID)
 	return in, nil
 }
 
