@@ -18,7 +18,7 @@ const (
 
 // Ensure makes a sandbox exist and run.
 func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instance, error) {
-	if err := checkSpec(s); err != nil {
+	if err := agentdriver.CheckSpec(s); err != nil {
 		return execution.Instance{}, err
 	}
 	unlock, err := d.locks.Lock(ctx, s.ID)
@@ -61,22 +61,6 @@ func (d *Driver) ensurePaused(ctx context.Context, s execution.Spec, paused exec
 		return paused, err
 	}
 	return d.create(ctx, s)
-}
-
-func checkSpec(s execution.Spec) error {
-	if err := agentdriver.CheckID(s.ID); err != nil {
-		return err
-	}
-	if s.Image == "" && s.Restore == "" {
-		return errs.New(errs.InvalidArgument, "sandbox %s: no image", s.ID)
-	}
-	if s.Network != execution.NetworkBridge && s.Network != execution.NetworkNone {
-		return errs.New(errs.InvalidArgument, "sandbox %s: network %q is neither %q nor %q", s.ID, s.Network, execution.NetworkBridge, execution.NetworkNone)
-	}
-	if s.Egress != nil {
-		return errs.Wrap(s.Egress.Validate(), "sandbox %s", s.ID)
-	}
-	return errs.Wrap(checkMounts(s.Mounts), "sandbox %s", s.ID)
 }
 
 func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instance, error) {
