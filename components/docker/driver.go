@@ -94,11 +94,11 @@ func New(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// Dir returns the directory of the parts that the sandboxes of an installation have beside their containers.
-func Dir(in *instance.Instance) string { return in.Socket("docker") }
+// SandboxDir returns the directory that has a directory for each sandbox of an installation.
+func SandboxDir(in *instance.Instance) string { return in.Socket("docker", "sandboxes") }
 
 func (d *Driver) dir(elem ...string) string {
-	return filepath.Join(append([]string{Dir(d.cfg.Instance)}, elem...)...)
+	return d.cfg.Instance.Socket(append([]string{"docker"}, elem...)...)
 }
 
 // Start checks the engine and takes over the existing sandboxes.

@@ -20,12 +20,12 @@ const callTimeout = 60 * time.Second
 
 func newEngine(host string) (*client.Client, error) {
 	if path, ok := strings.CutPrefix(host, "unix://"); !ok || !filepath.IsAbs(path) {
-		return nil, errs.New(errs.InvalidArgument, "node.docker.host: %q is not unix:// and the absolute path of a socket", host).
+		return nil, errs.New(errs.InvalidArgument, "docker.host: %q is not unix:// and the absolute path of a socket", host).
 			WithHint("the engine must run on this machine, because it mounts the socket of each sandbox's agent")
 	}
 	c, err := client.New(client.WithHost(host), client.WithUserAgent("miren-runtime"))
 	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "node.docker.host: %w", err)
+		return nil, errs.New(errs.InvalidArgument, "docker.host: %w", err)
 	}
 	return c, nil
 }
@@ -57,12 +57,12 @@ func (d *Driver) checkEngine(ctx context.Context) error {
 	r, ok := res.Info.Runtimes[name]
 	if !ok {
 		return errs.New(errs.FailedPrecondition, "the Docker engine has no runtime %q", name).
-			WithHint("register gVisor in the engine's daemon.json as docs/docker.md says, or name another runtime (node.docker.runtime)")
+			WithHint("register gVisor in the engine's daemon.json as docs/docker.md says, or name another runtime (docker.runtime)")
 	}
 	if filepath.Base(r.Path) != "runsc" {
 		if !d.cfg.SharedKernel {
 			return errs.New(errs.FailedPrecondition, "runtime %q of the Docker engine is %q, not gVisor's runsc", name, strings.TrimSpace(r.Path+" "+r.Type)).
-				WithHint("register runsc by its path as docs/docker.md says; node.docker.shared_kernel permits sandboxes that share the machine's kernel")
+				WithHint("register runsc by its path as docs/docker.md says; docker.shared_kernel permits sandboxes that share the machine's kernel")
 		}
 		d.logger.Warn("sandboxes share the kernel of the machine, and nothing bounds their disk", "runtime", name)
 		d.runtime = engineRuntime{}

@@ -69,16 +69,15 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 	return d.contained(ctx, s.ID)
 }
 
-// check refuses what this driver cannot give a sandbox.
+// check refuses what this driver cannot give a sandbox. The bandwidth and the number of files, which every sandbox of a
+// server has a limit for, are not limited.
 func (d *Driver) check(s execution.Spec) error {
 	switch {
 	case s.Restore != "":
 		return noSnapshots()
-	case s.Bandwidth > 0:
-		return errs.New(errs.Unimplemented, "sandbox %s: the Docker driver does not limit bandwidth", s.ID)
 	case s.Network == execution.NetworkBridge && d.cfg.Network == "":
 		return errs.New(errs.FailedPrecondition, "sandbox %s: the Docker engine's network for sandboxes is not configured", s.ID).
-			WithHint("name one with node.docker.network, whose firewall you keep, or make the sandbox without a network")
+			WithHint("name one with docker.network, whose firewall you keep, or make the sandbox without a network")
 	case s.Network == execution.NetworkBridge && s.Egress != nil && !open(*s.Egress):
 		return errs.Wrap(noPolicy(), "sandbox %s", s.ID)
 	case d.runtime.gvisor && s.DiskBytes > 0 && s.DiskBytes < d.runtime.diskBytes:

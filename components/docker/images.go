@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/moby/moby/client"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"miren.dev/runtime/components/containerd"
@@ -24,7 +23,6 @@ import (
 type Images interface {
 	Resolve(ctx context.Context, ref string) (*containerd.Image, error)
 	Content(ctx context.Context, ref string) (content.Store, error)
-	Export(ctx context.Context, ref string, w io.Writer) error
 }
 
 // imageLoads serialises loads: the same image is loaded once. It also keeps the images between their load and the
@@ -44,11 +42,11 @@ func (d *Driver) loadImage(ctx context.Context, ref string, use func(image) erro
 	if err != nil {
 		return err
 	}
-	config, err := d.configDigest(ctx, im)
+	store, manifest, err := d.manifest(ctx, im)
 	if err != nil {
 		return err
 	}
-	ids := []string{config.String(), im.Digest.String()}
+	ids := []string{manifest.Config.Digest.String(), im.Digest.String()}
 	d.images.RLock()
 	id, err := d.findImage(ctx, ids)
 	if err == nil {
@@ -62,7 +60,7 @@ func (d *Driver) loadImage(ctx context.Context, ref string, use func(image) erro
 	d.images.Lock()
 	id, err = d.findImage(ctx, ids)
 	if errs.Is(err, errs.NotFound) {
-		if err = d.sendImage(ctx, im.Ref); err == nil {
+		if err = d.sendImage(ctx, im.Ref, store, manifest); err == nil {
 			id, err = d.findImage(ctx, ids)
 		}
 	}
@@ -82,34 +80,32 @@ func (d *Driver) loadImage(ctx context.Context, ref string, use func(image) erro
 // repository is the name of our images in the engine.
 func (d *Driver) repository() string { return d.cfg.Instance.Name("") + "/sandbox" }
 
-// configDigest returns the digest of the configuration of an image, for this machine's platform.
-func (d *Driver) configDigest(ctx context.Context, im *containerd.Image) (digest.Digest, error) {
+// manifest returns the manifest of an image for this machine's platform, and the store of its content.
+func (d *Driver) manifest(ctx context.Context, im *containerd.Image) (content.Store, ocispec.Manifest, error) {
+	none := ocispec.Manifest{}
 	store, err := d.cfg.Images.Content(ctx, im.Ref)
 	if err != nil {
-		return "", err
+		return nil, none, err
 	}
 	info, err := store.Info(ctx, im.Digest)
 	if err != nil {
-		return "", containerd.Error(err, "manifest of image %s", im.Ref)
+		return nil, none, containerd.Error(err, "manifest of image %s", im.Ref)
 	}
-	// What it is, a manifest or an index that leads to one, it says itself.
+	// Whether it is a manifest, or an index that leads to one, it says itself.
 	desc := ocispec.Descriptor{Digest: im.Digest, Size: info.Size}
 	b, err := content.ReadBlob(ctx, store, desc)
 	if err != nil {
-		return "", containerd.Error(err, "read manifest %s", desc.Digest)
+		return nil, none, containerd.Error(err, "manifest of image %s", im.Ref)
 	}
 	var kind struct {
 		MediaType string `json:"mediaType"`
 	}
 	if err := json.Unmarshal(b, &kind); err != nil {
-		return "", errs.New(errs.Corrupt, "manifest %s: %w", desc.Digest, err)
+		return nil, none, errs.New(errs.Corrupt, "manifest of image %s: %w", im.Ref, err)
 	}
 	desc.MediaType = kind.MediaType
 	m, err := images.Manifest(ctx, store, desc, platforms.Default())
-	if err != nil {
-		return "", containerd.Error(err, "manifest %s", desc.Digest)
-	}
-	return m.Config.Digest, nil
+	return store, m, containerd.Error(err, "manifest of image %s", im.Ref)
 }
 
 // findImage returns the one of the ids by which the engine has an image.
@@ -127,11 +123,11 @@ func (d *Driver) findImage(ctx context.Context, ids []string) (string, error) {
 }
 
 // sendImage has the engine load an image. The engine checks the content against the digests in the configuration.
-func (d *Driver) sendImage(ctx context.Context, ref string) error {
+func (d *Driver) sendImage(ctx context.Context, ref string, store content.Store, m ocispec.Manifest) error {
 	r, w := io.Pipe()
 	exported := make(chan error, 1)
 	go func() {
-		err := d.cfg.Images.Export(ctx, ref, w)
+		err := writeArchive(ctx, w, store, m)
 		w.CloseWithError(err)
 		exported <- err
 	}()

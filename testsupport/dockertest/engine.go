@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -48,9 +49,18 @@ func Start(t testing.TB, bin string) *Engine {
 			need.Missing(t, "needs Debian's docker.io (hack/packages.sh test):", err)
 		}
 	}
-	if os.Getenv(inside) == "" {
-		t.Fatal("an engine is started in namespaces only: TestMain calls dockertest.Main")
+	if os.Getenv(inside) == "" && !private.Inside() {
+		t.Fatal("an engine is started in namespaces only: TestMain calls dockertest.Main, or the test calls private.Run")
 	}
+	// The engine writes to it, whatever it is told.
+	if err := unix.Mount("tmpfs", "/etc/docker", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		t.Fatal("cover /etc/docker:", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount("/etc/docker", 0); err != nil {
+			t.Error("uncover /etc/docker:", err)
+		}
+	})
 	dir, err := os.MkdirTemp("", "rtd") // short, since the paths of sockets are limited
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/testsupport/private"
 )
 
 // inside is set in the environment of the tests that run in the namespaces.
@@ -80,14 +82,11 @@ func prepare() error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	// The engine writes to these, whatever it is told.
-	for _, dir := range []string{"/run", "/etc/docker"} {
-		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-			continue // the engine is not installed
-		}
-		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
-			return fmt.Errorf("cover %s: %w", dir, err)
-		}
+	if err := private.ReleaseDisks(); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		return fmt.Errorf("cover /run: %w", err)
 	}
 	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 		return fmt.Errorf("loopback: %w: %s", err, out)
