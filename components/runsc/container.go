@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
@@ -120,7 +121,7 @@ func taskID(id string) string { return id + taskSuffix }
 // sandboxID returns the id of the sandbox whose container or task this is, if it is ours.
 func sandboxID(task string) (string, bool) {
 	id, ok := strings.CutSuffix(task, taskSuffix)
-	return id, ok && checkID(id) == nil
+	return id, ok && agentdriver.CheckID(id) == nil
 }
 
 func snapshotKey(id string) string { return "sandbox-" + id }

@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
@@ -64,10 +65,10 @@ func sumOf(b []byte) string {
 
 // CopySnapshot implements execution.SnapshotCopier.
 func (d *Driver) CopySnapshot(ctx context.Context, snapshot string, o execution.Objects) (execution.SnapshotCopy, error) {
-	if err := checkID(snapshot); err != nil {
+	if err := agentdriver.CheckID(snapshot); err != nil {
 		return execution.SnapshotCopy{}, err
 	}
-	unlock, err := d.locks.lock(ctx, snapshotLock(snapshot))
+	unlock, err := d.locks.Lock(ctx, snapshotLock(snapshot))
 	if err != nil {
 		return execution.SnapshotCopy{}, err
 	}
@@ -224,10 +225,10 @@ var zeros [4096]byte
 
 // FetchSnapshot implements execution.SnapshotCopier.
 func (d *Driver) FetchSnapshot(ctx context.Context, snapshot, sum string, o execution.Objects) error {
-	if err := checkID(snapshot); err != nil {
+	if err := agentdriver.CheckID(snapshot); err != nil {
 		return err
 	}
-	unlock, err := d.locks.lock(ctx, snapshotLock(snapshot))
+	unlock, err := d.locks.Lock(ctx, snapshotLock(snapshot))
 	if err != nil {
 		return err
 	}

@@ -31,8 +31,7 @@
 // Snapshots, and sandboxes that are paused, have files of their own (snapshots.go). A restored sandbox has the same parts
 // as any other and is made by the same steps: its processes come from the snapshot's image instead of the agent's start.
 //
-// Lock order: the lock of one id, then that of a snapshot (Driver.locks); Driver.mu is held for
-// moments only, and nothing is called under it.
+// Lock order: the lock of one id, then that of a snapshot (Driver.locks).
 package runsc
 
 import (
@@ -49,6 +48,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/cgroup"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
@@ -78,18 +78,17 @@ type Config struct {
 
 // Driver implements execution.Driver.
 type Driver struct {
+	agentdriver.Guests
 	cfg     Config
 	logger  *slog.Logger
 	cgroups *cgroup.Manager
-	hub     *agent.Hub
-	locks   keyLock
+	hub     *agent.Hub // Guests.Hub
+	locks   agentdriver.KeyLock
+	changes agentdriver.Changes
 
 	background sync.WaitGroup // of the work that Close waits for
 
 	backends map[string]backend
-
-	mu       sync.Mutex
-	watchers map[*watcher]struct{}
 }
 
 // New returns a driver; it does no IO.
@@ -98,10 +97,9 @@ func New(cfg Config) *Driver {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	d := &Driver{
-		cfg:      cfg,
-		logger:   cfg.Logger,
-		cgroups:  cgroup.New(cfg.Instance.Name("")),
-		watchers: map[*watcher]struct{}{},
+		cfg:     cfg,
+		logger:  cfg.Logger,
+		cgroups: cgroup.New(cfg.Instance.Name("")),
 	}
 	d.cfg.Backend = cmp.Or(cfg.Backend, BackendDirect)
 	d.backends = map[string]backend{BackendDirect: newDirectBackend(d), BackendContainerd: &taskBackend{d}}
@@ -111,11 +109,12 @@ func New(cfg Config) *Driver {
 		AgentPath: filepath.Join(cfg.BinDir, "runtime-agent"),
 		AgentDir:  cfg.Instance.State("agents"),
 		Logger:    cfg.Logger,
-		Notify:    d.notify,
+		Notify:    d.changes.Notify,
 		PIDs:      d.cgroups.PIDs,
 		Exceeded:  d.logExceeded,
 		Pinned:    d.snapshotAgents,
 	})
+	d.Guests = agentdriver.Guests{Hub: d.hub, State: d.Get}
 	return d
 }
 
@@ -204,7 +203,7 @@ func (d *Driver) logExceeded(id string) {
 	if err = errors.Join(err, d.killSandbox(id)); err != nil {
 		d.cfg.Logger.Error("cannot end a sandbox that fills the disk", "sandbox", id, "error", err)
 	}
-	d.notify(id)
+	d.changes.Notify(id)
 }
 
 func (d *Driver) sandboxDir(elem ...string) string {

@@ -3,6 +3,7 @@ package runsc
 import (
 	"context"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -10,10 +11,10 @@ import (
 // SetEgress changes a sandbox's network policy. If it injects secrets, the sandbox
 // trusts the proxy's authority first.
 func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) error {
-	if err := checkID(id); err != nil {
+	if err := agentdriver.CheckID(id); err != nil {
 		return err
 	}
-	unlock, err := d.locks.lock(ctx, id)
+	unlock, err := d.locks.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) erro
 
 // EgressLog returns a sandbox's requests and connections.
 func (d *Driver) EgressLog(_ context.Context, id string) ([]egress.Record, error) {
-	if err := checkID(id); err != nil {
+	if err := agentdriver.CheckID(id); err != nil {
 		return nil, err
 	}
 	if _, err := d.cfg.Network.Get(id); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -17,10 +18,10 @@ const (
 
 // Ensure makes a sandbox exist and run.
 func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instance, error) {
-	if err := checkSpec(s); err != nil {
+	if err := agentdriver.CheckSpec(s); err != nil {
 		return execution.Instance{}, err
 	}
-	unlock, err := d.locks.lock(ctx, s.ID)
+	unlock, err := d.locks.Lock(ctx, s.ID)
 	if err != nil {
 		return execution.Instance{}, err
 	}
@@ -62,22 +63,6 @@ func (d *Driver) ensurePaused(ctx context.Context, s execution.Spec, paused exec
 	return d.create(ctx, s)
 }
 
-func checkSpec(s execution.Spec) error {
-	if err := checkID(s.ID); err != nil {
-		return err
-	}
-	if s.Image == "" && s.Restore == "" {
-		return errs.New(errs.InvalidArgument, "sandbox %s: no image", s.ID)
-	}
-	if s.Network != execution.NetworkBridge && s.Network != execution.NetworkNone {
-		return errs.New(errs.InvalidArgument, "sandbox %s: network %q is neither %q nor %q", s.ID, s.Network, execution.NetworkBridge, execution.NetworkNone)
-	}
-	if s.Egress != nil {
-		return errs.Wrap(s.Egress.Validate(), "sandbox %s", s.ID)
-	}
-	return errs.Wrap(checkMounts(s.Mounts), "sandbox %s", s.ID)
-}
-
 func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instance, error) {
 	b, err := d.backend(d.cfg.Backend)
 	if err != nil {
@@ -101,7 +86,7 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 	if status := cr.conn.Main(); status.Exit != nil {
 		in.Phase, in.Exit = execution.Exited, status.Exit
 	}
-	d.notify(s.ID)
+	d.changes.Notify(s.ID)
 	return in, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -20,7 +21,7 @@ func (d *Driver) fromSnapshot(s execution.Spec) (execution.Spec, *snapshotRecord
 	if s.Restore == "" {
 		return s, nil, nil
 	}
-	if err := checkID(s.Restore); err != nil {
+	if err := agentdriver.CheckID(s.Restore); err != nil {
 		return s, nil, err
 	}
 	r, err := d.snapshotRecord(s.Restore)

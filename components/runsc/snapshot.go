@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
@@ -27,11 +28,11 @@ const (
 // Snapshot takes a snapshot of a running sandbox.
 func (d *Driver) Snapshot(ctx context.Context, id, snapshot string, o execution.SnapshotOptions) (execution.SnapshotInfo, error) {
 	for _, name := range []string{id, snapshot} {
-		if err := checkID(name); err != nil {
+		if err := agentdriver.CheckID(name); err != nil {
 			return execution.SnapshotInfo{}, err
 		}
 	}
-	unlock, err := d.locks.lock(ctx, id)
+	unlock, err := d.locks.Lock(ctx, id)
 	if err != nil {
 		return execution.SnapshotInfo{}, err
 	}
@@ -46,7 +47,7 @@ func (d *Driver) Snapshot(ctx context.Context, id, snapshot string, o execution.
 		if err := d.finishPause(context.WithoutCancel(ctx), id); err != nil {
 			d.logger.Error("cannot remove the processes of a paused sandbox", "sandbox", id, "error", err)
 		}
-		d.notify(id)
+		d.changes.Notify(id)
 	})
 	return info, err
 }
@@ -54,7 +55,7 @@ func (d *Driver) Snapshot(ctx context.Context, id, snapshot string, o execution.
 // snapshot is called with the lock of the sandbox. paused says that the sandbox is in the snapshot, and its processes are
 // to be removed.
 func (d *Driver) snapshot(ctx context.Context, id, snapshot string, o execution.SnapshotOptions) (_ execution.SnapshotInfo, paused bool, _ error) {
-	unlock, err := d.locks.lock(ctx, snapshotLock(snapshot))
+	unlock, err := d.locks.Lock(ctx, snapshotLock(snapshot))
 	if err != nil {
 		return execution.SnapshotInfo{}, false, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
@@ -92,7 +93,7 @@ func (d *Driver) hasSnapshot(snapshot string) (bool, error) {
 // snapshotIDs returns the ids of all snapshots, sorted.
 func (d *Driver) snapshotIDs() ([]string, error) {
 	names, err := dirNames(d.snapshotDir())
-	return slices.DeleteFunc(names, func(n string) bool { return checkID(n) != nil }), err
+	return slices.DeleteFunc(names, func(n string) bool { return agentdriver.CheckID(n) != nil }), err
 }
 
 // ListSnapshots returns the snapshots whose record can be read.
@@ -136,10 +137,10 @@ func (d *Driver) snapshotAgents() ([]string, error) {
 
 // DeleteSnapshot removes a snapshot that no paused sandbox needs.
 func (d *Driver) DeleteSnapshot(ctx context.Context, snapshot string) error {
-	if err := checkID(snapshot); err != nil {
+	if err := agentdriver.CheckID(snapshot); err != nil {
 		return err
 	}
-	unlock, err := d.locks.lock(ctx, snapshotLock(snapshot))
+	unlock, err := d.locks.Lock(ctx, snapshotLock(snapshot))
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (d *Driver) pausedIDs() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		if checkID(e.Name()) == nil {
+		if agentdriver.CheckID(e.Name()) == nil {
 			ids = append(ids, e.Name())
 		}
 	}
@@ -222,7 +223,7 @@ func (d *Driver) pausedIn(id string) (string, error) {
 		return "", errs.New(errs.Unavailable, "paused sandbox %s: %w", id, err)
 	}
 	snapshot := string(b)
-	if ok, err := d.hasSnapshot(snapshot); err != nil || !ok || checkID(snapshot) != nil {
+	if ok, err := d.hasSnapshot(snapshot); err != nil || !ok || agentdriver.CheckID(snapshot) != nil {
 		return "", err
 	}
 	return snapshot, nil
@@ -336,7 +337,7 @@ func (d *Driver) recoverRunning(ctx context.Context) error {
 		if snapshot, err := d.pausedIn(id); err != nil || snapshot != "" {
 			continue // its removal has failed: it stays paused, and the next Ensure or Delete removes the rest
 		}
-		unlock, err := d.locks.lock(ctx, id)
+		unlock, err := d.locks.Lock(ctx, id)
 		if err != nil {
 			return err
 		}

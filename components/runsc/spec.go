@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/atomicfile"
@@ -76,7 +77,7 @@ func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) (agent
 	capabilities, err := s.Capabilities.Names()
 	return agent.GuestConfig{
 		Command: command,
-		Env:     mergeEnv(d.caEnv(), image.Env, s.Env),
+		Env:     agentdriver.MergeEnv(d.caEnv(), image.Env, s.Env),
 		WorkDir: cmp.Or(s.WorkDir, image.WorkingDir),
 		User:    cmp.Or(s.User, image.User),
 		Start:   agent.StartOnRequest,
@@ -86,11 +87,6 @@ func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) (agent
 		Claimable:    s.Idle,
 		Capabilities: capabilities,
 	}, err
-}
-
-func envName(e string) string {
-	name, _, _ := strings.Cut(e, "=")
-	return name
 }
 
 // ociSpec returns the container's specification: the agent as PID 1, which

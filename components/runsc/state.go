@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/snapshots"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/atomicfile"
@@ -54,7 +55,7 @@ func (d *Driver) startedAt(id string) (time.Time, error) {
 
 // Get returns the state of a sandbox on the machine.
 func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error) {
-	if err := checkID(id); err != nil {
+	if err := agentdriver.CheckID(id); err != nil {
 		return execution.Instance{}, err
 	}
 	if paused, err := d.pausedInstance(ctx, id); err != nil || paused != nil {
@@ -300,7 +301,7 @@ func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	return slices.DeleteFunc(ids, func(id string) bool { return checkID(id) != nil }), nil
+	return slices.DeleteFunc(ids, func(id string) bool { return agentdriver.CheckID(id) != nil }), nil
 }
 
 func dirNames(dir string) ([]string, error) {
@@ -318,16 +319,4 @@ func dirNames(dir string) ([]string, error) {
 		}
 	}
 	return names, nil
-}
-
-// checkID rejects ids that could not be names of files and containers.
-func checkID(id string) error {
-	ok := len(id) >= 1 && len(id) <= 63
-	for _, r := range id {
-		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-')
-	}
-	if !ok {
-		return errs.New(errs.InvalidArgument, "sandbox id %q is not 1 to 63 of a-z, 0-9 and -", id)
-	}
-	return nil
 }

@@ -3,7 +3,6 @@ package runsc
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -186,20 +185,4 @@ func (cr *creation) address() string {
 		return ""
 	}
 	return cr.network.Address.String()
-}
-
-// mergeEnv joins environments; the last value of a variable wins.
-func mergeEnv(envs ...[]string) []string {
-	var out []string
-	index := map[string]int{}
-	for _, e := range slices.Concat(envs...) {
-		name := envName(e)
-		if i, ok := index[name]; ok {
-			out[i] = e
-			continue
-		}
-		index[name] = len(out)
-		out = append(out, e)
-	}
-	return out
 }

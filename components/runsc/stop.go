@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -22,7 +23,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 		return in, err
 	}
 	if in.Phase == execution.Paused {
-		return in, isPaused(id)
+		return in, agentdriver.Paused(id)
 	}
 	if in.Phase != execution.Running {
 		if in, err = d.finishSetUp(ctx, id); err != nil || in.Phase == execution.Exited {
@@ -44,7 +45,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 		}
 	}
 	// The agent does not answer: kill the sandbox.
-	unlock, err := d.locks.lock(ctx, id)
+	unlock, err := d.locks.Lock(ctx, id)
 	if err != nil {
 		return in, err
 	}
@@ -58,7 +59,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 
 // finishSetUp waits for a set-up under way, and removes one that was interrupted.
 func (d *Driver) finishSetUp(ctx context.Context, id string) (execution.Instance, error) {
-	unlock, err := d.locks.lock(ctx, id)
+	unlock, err := d.locks.Lock(ctx, id)
 	if err != nil {
 		return execution.Instance{}, err
 	}
@@ -70,7 +71,7 @@ func (d *Driver) finishSetUp(ctx context.Context, id string) (execution.Instance
 	if err := d.teardown(ctx, id); err != nil {
 		return in, errs.Wrap(err, "clear away sandbox %s", id)
 	}
-	d.notify(id)
+	d.changes.Notify(id)
 	return execution.Instance{}, errs.New(errs.NotFound, "sandbox %s was never set up", id)
 }
 
@@ -86,7 +87,7 @@ func (d *Driver) signalAndWait(ctx context.Context, id string, sig unix.Signal, 
 	if err != nil && parent.Err() == nil {
 		d.logger.Warn("cannot signal the main process", "sandbox", id, "signal", sig.String(), "error", err)
 	}
-	in, err := d.await(ctx, id, func(in execution.Instance) bool { return in.Phase == execution.Exited })
+	in, err := d.changes.Await(ctx, id, d.Get, func(in execution.Instance) bool { return in.Phase == execution.Exited })
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
 		return in, nil // not yet
 	}
@@ -95,10 +96,10 @@ func (d *Driver) signalAndWait(ctx context.Context, id string, sig unix.Signal, 
 
 // Delete removes everything of a sandbox but its logs.
 func (d *Driver) Delete(ctx context.Context, id string) error {
-	if err := checkID(id); err != nil {
+	if err := agentdriver.CheckID(id); err != nil {
 		return err
 	}
-	unlock, err := d.locks.lock(ctx, id)
+	unlock, err := d.locks.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -118,6 +119,6 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 	if err := d.forgetPause(id); err != nil {
 		return err
 	}
-	d.notify(id)
+	d.changes.Notify(id)
 	return nil
 }

@@ -273,8 +273,19 @@ func (b *taskBackend) followOnce(ctx context.Context) error {
 				task = v.ID
 			}
 			if id, ok := sandboxID(task); ok {
-				b.d.notify(id)
+				b.d.changes.Notify(id)
 			}
 		}
+	}
+}
+
+// notifyAll is for when changes may have been missed.
+func (d *Driver) notifyAll(ctx context.Context) {
+	all, err := d.List(ctx)
+	if err != nil {
+		return // containerd is away again, and follow will call notifyAll again
+	}
+	for _, in := range all {
+		d.changes.Notify(in.ID)
 	}
 }

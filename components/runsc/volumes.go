@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
@@ -33,36 +33,6 @@ import (
 
 // maxVolumes is how many volumes a claim can have.
 const maxVolumes = 16
-
-// reserved are the paths of a sandbox whose mounts are the driver's.
-var reserved = []string{"/proc", "/sys", "/dev", "/run/runtime"}
-
-// checkMounts refuses mounts that would hide those of the driver or one another.
-func checkMounts(mounts []execution.Mount) error {
-	for i, m := range mounts {
-		if !filepath.IsAbs(m.Source) || filepath.Clean(m.Source) != m.Source || m.Source == "/" {
-			return errs.New(errs.InvalidArgument, "mount source %q is not an absolute path of a directory", m.Source)
-		}
-		if !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target || m.Target == "/" {
-			return errs.New(errs.InvalidArgument, "mount target %q is not a clean absolute path", m.Target).WithHint("a path such as /data")
-		}
-		if slices.ContainsFunc(reserved, func(dir string) bool { return within(m.Target, dir) || within(dir, m.Target) }) {
-			return errs.New(errs.InvalidArgument, "nothing can be mounted on %s", m.Target).WithHint("choose a path apart from %s", strings.Join(reserved, ", "))
-		}
-		for _, o := range mounts[:i] {
-			if within(m.Target, o.Target) || within(o.Target, m.Target) {
-				return errs.New(errs.InvalidArgument, "mounts on %s and %s hide each other", o.Target, m.Target)
-			}
-		}
-	}
-	return nil
-}
-
-// within reports whether path is dir or below it.
-func within(path, dir string) bool {
-	rest, ok := strings.CutPrefix(path, dir)
-	return ok && (rest == "" || rest[0] == '/')
-}
 
 func (d *Driver) volumesDir(elem ...string) string {
 	return d.cfg.Instance.Socket(append([]string{"volumes"}, elem...)...)
@@ -203,7 +173,7 @@ func (d *Driver) recordVolumes(ctx context.Context, id string, mounts []executio
 
 // checkVolumes refuses mounts that the sandbox cannot be given.
 func (d *Driver) checkVolumes(ctx context.Context, id string, mounts []execution.Mount) error {
-	if err := checkMounts(mounts); err != nil {
+	if err := agentdriver.CheckMounts(mounts); err != nil {
 		return err
 	}
 	if len(mounts) > maxVolumes {

@@ -1,4 +1,4 @@
-package runsc
+package agentdriver
 
 import (
 	"context"
@@ -12,21 +12,21 @@ import (
 )
 
 // Files returns the files of a sandbox.
-func (d *Driver) Files(id string, v sandboxfs.View) sandboxfs.FS {
-	return &sandboxFiles{d, id, v}
+func (g *Guests) Files(id string, v sandboxfs.View) sandboxfs.FS {
+	return &sandboxFiles{g, id, v}
 }
 
-var _ execution.FileDriver = (*Driver)(nil)
+var _ execution.FileDriver = (*Guests)(nil)
 
 // sandboxFiles finds the agent for each call.
 type sandboxFiles struct {
-	d  *Driver
+	g  *Guests
 	id string
 	v  sandboxfs.View
 }
 
 func use[T any](ctx context.Context, s *sandboxFiles, f func(*agent.Files) (T, error)) (T, error) {
-	c, err := s.d.conn(ctx, s.id)
+	c, err := s.g.Conn(ctx, s.id)
 	if err != nil {
 		var none T
 		return none, err

@@ -1,23 +1,23 @@
-package runsc
+package agentdriver
 
 import (
 	"context"
 	"sync"
 )
 
-// keyLock is one lock per key. The zero value is ready.
-type keyLock struct {
+// KeyLock is one lock per key. The zero value is ready.
+type KeyLock struct {
 	mu   sync.Mutex
 	held map[string]*keyEntry
 }
 
 type keyEntry struct {
 	token chan struct{} // has room for the holder
-	users int           // holder and waiters; guarded by keyLock.mu
+	users int           // holder and waiters; guarded by KeyLock.mu
 }
 
-// lock waits for key until ctx ends.
-func (l *keyLock) lock(ctx context.Context, key string) (unlock func(), _ error) {
+// Lock waits for key until ctx ends.
+func (l *KeyLock) Lock(ctx context.Context, key string) (unlock func(), _ error) {
 	l.mu.Lock()
 	if l.held == nil {
 		l.held = map[string]*keyEntry{}
