@@ -135,7 +135,7 @@ func (s *Server) startProcess(ctx context.Context, g *guest, q *startRequest, a 
 	p := &process{pauses: g.sb.Status.Pauses, config: q.Process, tag: q.Tag, tty: tty, followers: map[*follower]struct{}{}}
 	var base context.Context
 	base, p.cancel = context.WithCancel(context.Background()) // see Close
-	stop := context.AfterFunc(ctx, p.cancel) // until it has started
+	stop := context.AfterFunc(ctx, p.cancel)                  // until it has started
 	defer s.processes.begin(g.sb.GetID(), m)()
 	var err error
 	if p.stream, err = g.sandboxes.Exec(base, req); err != nil {
