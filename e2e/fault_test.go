@@ -101,8 +101,14 @@ func (s *server) healthy(t *testing.T) {
 
 func kill(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatalf("kill %d: %v", pid, err)
+	signal(t, pid, syscall.SIGKILL)
+}
+
+// signal sends a process a signal and waits until it has ended.
+func signal(t *testing.T, pid int, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		t.Fatalf("signal %d to %d: %v", s, pid, err)
 	}
 	wait.NoError(t, fmt.Sprintf("process %d is gone", pid), func() error {
 		if !ended(pid) {

@@ -370,7 +370,8 @@ type ExecRequest struct {
 	// makes it wait; the last 256 KiB of each stream are kept, and for an hour after its end,
 	// with its exit code; but not an end that a call with stdin has reported.
 	Detached *bool `cbor:"13,keyasint,omitempty" json:"detached,omitempty"`
-	// A name of the process for processes.
+	// A name of the process for processes. One that is not detached goes on for a minute when
+	// the server stops, until the next one attaches to it.
 	Tag string `cbor:"14,keyasint,omitempty" json:"tag,omitempty"`
 }
 

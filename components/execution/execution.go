@@ -252,8 +252,8 @@ type Process interface {
 	Wait(ctx context.Context) (int, error)
 	// Close abandons the process: its streams are closed and it is killed.
 	Close() error
-	// Detach leaves a detached process running, for Driver.Attach, and closes any
-	// other.
+	// Detach leaves the process running, for Driver.Attach. One that is not detached
+	// is killed if nobody continues it within a minute after this driver ends.
 	Detach()
 }
 
@@ -337,9 +337,9 @@ type Driver interface {
 	// Processes returns the processes beside the main one that run, and detached
 	// ones that have ended, the latest first, at most 128.
 	Processes(ctx context.Context, id string) ([]ProcessInfo, error)
-	// Attach continues a detached process, which a caller that has it loses. Output
-	// begins at the given offsets, or where it is still kept. NotFound if the
-	// sandbox does not know the process (any more).
+	// Attach continues a detached process, or one that another driver left; a caller
+	// that has it loses it. Output begins at the given offsets, or where it is still
+	// kept. NotFound if the sandbox does not know the process (any more).
 	Attach(ctx context.Context, id, process string, stdout, stderr int64) (Process, error)
 	// Logs calls line for each selected line; it works on ended and deleted
 	// sandboxes too as long as their logs are kept.
