@@ -130,7 +130,7 @@ func (a *accessLog) request(x *exchange, app string, begin time.Time, took time.
 			attrs = append(attrs, slog.String(f.name, f.value))
 		}
 	}
-	attrs = append(attrs, slog.String("client", cut(x.client())), slog.String("proto", r.Proto), slog.String("request_id", x.out.requestID))
+	attrs = append(attrs, slog.String("peer", cut(x.client())), slog.String("proto", r.Proto), slog.String("request_id", x.out.requestID))
 	if x.upgraded {
 		attrs = append(attrs, slog.String("upgrade", cut(x.out.upgrade)))
 	}

@@ -63,6 +63,21 @@ func TestSlowUploadEnds(t *testing.T) {
 	}
 }
 
+// steadyBody has one byte after each pause.
+type steadyBody struct {
+	pause time.Duration
+	left  int
+}
+
+func (s *steadyBody) Read(p []byte) (int, error) {
+	if s.left == 0 {
+		return 0, io.EOF
+	}
+	<-time.After(s.pause)
+	s.left--
+	return copy(p, "x"), nil
+}
+
 // TestSteadyUploadMayTakeLong: a body that makes progress may take longer than the
 // time-out, and an answer that takes longer to begin too.
 func TestSteadyUploadMayTakeLong(t *testing.T) {
@@ -76,21 +91,9 @@ func TestSteadyUploadMayTakeLong(t *testing.T) {
 	in.install(oneApp(up.URL))
 	var both sync.WaitGroup
 	for _, size := range []int64{10, -1} {
-		pr, pw := io.Pipe()
-		both.Go(func() {
-			tick := time.NewTicker(idle / 8)
-			defer tick.Stop()
-			for range 10 {
-				<-tick.C
-				if _, err := pw.Write([]byte("x")); err != nil {
-					return
-				}
-			}
-			pw.Close()
-		})
 		both.Go(func() {
 			r := request(t, "POST", in.url, testHost)
-			r.Body, r.ContentLength = pr, size
+			r.Body, r.ContentLength = io.NopCloser(&steadyBody{idle / 8, 10}), size
 			resp, err := client(t).Do(r)
 			if err != nil {
 				t.Error(err)

@@ -518,7 +518,7 @@ func TestMetricsAndAccessLog(t *testing.T) {
 	for dec.More() {
 		var l struct {
 			App, Method, Host, Path, Query string
-			Version, Sandbox, Client       string
+			Version, Sandbox, Peer         string
 			Time                           time.Time
 			Status                         int
 			Bytes                          int64
@@ -532,7 +532,7 @@ func TestMetricsAndAccessLog(t *testing.T) {
 		if l.RequestID == "" || l.Method != "GET" || l.Time.IsZero() || l.Seconds <= 0 || l.FirstByte <= 0 || l.Bytes == 0 && l.App != "" {
 			t.Errorf("%+v", l)
 		}
-		if l.App == "shop" && (l.Version != "v1" || l.Sandbox == "" || l.Client != "192.0.2.7" || l.Query != "token=&…") {
+		if l.App == "shop" && (l.Version != "v1" || l.Sandbox == "" || l.Peer != "192.0.2.7" || l.Query != "token=&…") {
 			t.Errorf("%+v", l)
 		}
 		seen[fmt.Sprint(l.App, l.Status)]++
