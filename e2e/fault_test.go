@@ -75,16 +75,18 @@ func (s *server) status(t *testing.T) status {
 	return st
 }
 
-func (s *server) pid(t *testing.T, component string) int {
+func (s *server) pid(t *testing.T, component string) (pid int) {
 	t.Helper()
-	st := s.status(t)
-	for _, c := range st.Components {
-		if c.Name == component {
-			return c.PID
+	wait.NoError(t, component+" runs", func() error {
+		st := s.status(t)
+		for _, c := range st.Components {
+			if pid = c.PID; c.Name == component && pid > 0 {
+				return nil
+			}
 		}
-	}
-	t.Fatalf("no component %s in %+v", component, st)
-	return 0
+		return fmt.Errorf("no component %s with a process in %+v", component, st)
+	}, wait.Within(converge))
+	return pid
 }
 
 // healthy waits until the server and all its parts work.
