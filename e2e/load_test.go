@@ -309,7 +309,7 @@ func (l *loadTest) settles(port int, before serverState) {
 	}
 }
 
-// idle deletes what is left of the load, warm sandboxes too, and waits until nothing runs.
+// idle deletes the sandboxes of the load, warm ones too, and waits until no sandbox runs.
 func (l *loadTest) idle(f *faulty) {
 	l.t.Helper()
 	for _, b := range l.boxes {

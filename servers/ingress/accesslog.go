@@ -74,7 +74,7 @@ func (a *accessLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// run writes lines until ctx ends, and then what is left.
+// run writes lines until ctx ends, and then the lines that still wait.
 func (a *accessLog) run(ctx context.Context) {
 	t := time.NewTicker(accessEvery)
 	defer t.Stop()

@@ -314,7 +314,7 @@ func (x *exchange) await(c *upConn) {
 	}
 }
 
-// offer limits the time until the client has taken what is written next.
+// offer limits the time until the client has read the bytes that are written next.
 func (x *exchange) offer() {
 	if t := x.in.cfg.BodyTimeout; t > 0 {
 		_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(t))
