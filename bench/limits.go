@@ -35,7 +35,7 @@ var titles = map[string]struct{ title, how string }{
 		"Into a sandbox (`examples/go-http`): the same client, through the ingress and straight to the sandbox's address."},
 }
 
-// Reasons that apply to several figures.
+// Reasons that are long, or apply to several figures.
 const (
 	limitExec = "starting a process in gVisor, where system calls are what costs: an exec of the dynamic /bin/true is 132 of them in the guest (37 are the program's own), " +
 		"with 4 to 6 ms of processor time in its kernel, against 0.3 in the driver. RPC adds one read of the store. p99 is the CPU limit of the sandbox (1): execs one after the " +
@@ -100,20 +100,20 @@ var limits = map[string]string{
 	"exec of a static program through the driver, p99": "not measured by itself; the CPU limit of the sandbox is the likely cause, as for *exec through the driver, p99*: the median is a twentieth of it",
 	"pause": "the kernel's writing of the image and its way to the disk, and containerd: of 62 ms (the fastest of ten, busy machine) saving took 46, syncing and publishing 10, the record of the sandbox and a " +
 		"name that keeps its image 4, its agent 1, its network 1. `runsc checkpoint` does not sync. To keep the image while the memory is saved would give 2 of 62, which is not worth its code",
-	"resume":     limitRestore,
 	"pause, p50": "see *pause*",
+	"resume":     limitRestore,
 	"wake with 1 GiB of memory: resume to first exec, p50": "the memory comes back from the image before anything runs: 1 GiB takes a second more than the small sandbox of " +
 		"*wake: resume to first exec*. What `runsc restore --background` would gain was not tried",
 	"wake: resume to first exec, p50": "see *resume*: `runsc restore` alone takes as long as the goal. The exec adds 18 ms (later ones 4): what it needs comes out of the image page by page. To execute something before " +
 		"the answer would only move that time",
 	"five forks at once":            limitForks,
-	"five forks at once, p50":       limitForks,
-	"file of 64 MiB into a sandbox": limitCopy, "file of 64 MiB out of a sandbox": limitCopy,
+	"five forks at once, p50":       "see *five forks at once*",
+	"file of 64 MiB into a sandbox": limitCopy, "file of 64 MiB out of a sandbox": "see *file of 64 MiB into a sandbox*",
 	"100 cold at once, to first exec":      "processor time, all of both cores: 169 ms for each sandbox, 108 for a `runsc run`. See *create to first exec*",
-	"100 claims at once, to first exec":    "processor time of two cores: see *claim to first exec at the node*. A hundred kernels wake up at once, and take 38 ms each with everything that runs beside them; not looked into further",
+	"100 claims at once, to first exec":    "processor time of two cores: see *claim to first exec at the node, p50*. A hundred kernels wake up at once, and take 38 ms each with everything that runs beside them; not looked into further",
 	"claim to first exec at the node, p50": limitClaim,
-	"claim to first exec through RPC, p50": limitClaim,
-	"claim to first exec through RPC, p99": limitClaim,
+	"claim to first exec through RPC, p50": "see *claim to first exec at the node, p50*",
+	"claim to first exec through RPC, p99": "not measured by itself",
 
 	"into a sandbox, 1 connection":   limitHop,
 	"into a sandbox, 16 connections": limitHop,
