@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -162,17 +163,35 @@ func awaitShipped(logDir string) {
 // Afterwards nothing leaves the sandbox, whatever the cluster's network allows, and
 // nothing in it has the capability to undo it.
 func removeAddresses() error {
-	table, err := syscall.NetlinkRIB(syscall.RTM_GETADDR, syscall.AF_UNSPEC)
+	list, err := outsideAddresses()
 	if err != nil {
 		return err
+	}
+	for _, request := range list {
+		if err := netlinkRequest(syscall.RTM_DELADDR, request); err != nil {
+			return err
+		}
+	}
+	if list, err = outsideAddresses(); err == nil && len(list) > 0 {
+		err = errors.New("addresses are left")
+	}
+	return err
+}
+
+// outsideAddresses returns the requests that name the addresses of every interface
+// but loopback.
+func outsideAddresses() (requests [][]byte, err error) {
+	links, err := loopbackLinks()
+	if err != nil {
+		return nil, err
+	}
+	table, err := syscall.NetlinkRIB(syscall.RTM_GETADDR, syscall.AF_UNSPEC)
+	if err != nil {
+		return nil, err
 	}
 	list, err := syscall.ParseNetlinkMessage(table)
 	if err != nil {
-		return err
-	}
-	links, err := loopbackLinks()
-	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, m := range list {
 		if m.Header.Type != syscall.RTM_NEWADDR || len(m.Data) < syscall.SizeofIfAddrmsg {
@@ -181,11 +200,23 @@ func removeAddresses() error {
 		if index := (*syscall.IfAddrmsg)(unsafe.Pointer(&m.Data[0])).Index; links[index] {
 			continue
 		}
-		if err := netlinkRequest(syscall.RTM_DELADDR, m.Data); err != nil {
-			return err
+		attributes, err := syscall.ParseNetlinkRouteAttr(&m)
+		if err != nil {
+			return nil, err
 		}
+		var address []byte
+		for _, a := range attributes {
+			if a.Attr.Type == syscall.IFA_LOCAL || a.Attr.Type == syscall.IFA_ADDRESS && address == nil {
+				address = a.Value
+			}
+		}
+		// gVisor refuses requests with more attributes.
+		request := append([]byte(nil), m.Data[:syscall.SizeofIfAddrmsg]...)
+		request = binary.LittleEndian.AppendUint16(request, uint16(syscall.SizeofRtAttr+len(address)))
+		request = binary.LittleEndian.AppendUint16(request, syscall.IFA_LOCAL)
+		requests = append(requests, append(request, address...))
 	}
-	return nil
+	return requests, nil
 }
 
 // loopbackLinks returns the indexes of the loopback interfaces.

@@ -105,21 +105,27 @@ func (d *Driver) start(ctx context.Context, s execution.Spec, uid string) (execu
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
 	defer cancel()
 	waits := "" // for what the pod waits
-	in, err := d.Await(ctx, s.ID, func(ctx context.Context, id string) (execution.Instance, error) {
+	look := func(ctx context.Context, id string) (execution.Instance, error) {
 		pod, err := d.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
 		if err != nil {
 			return execution.Instance{}, apiError(err, "pod %s", d.podName(id))
 		}
 		waits, err = progress(pod)
 		return execution.Instance{ID: id, Phase: execution.Creating, Address: address(s, pod)}, err
-	}, func(execution.Instance) bool { return waits == "" })
+	}
+	in, err := d.Await(ctx, s.ID, look, func(execution.Instance) bool { return waits == "" })
+	if err == nil {
+		d.startRelay(s.ID)
+		waits = "its agent has not connected"
+		// The container may end meanwhile, which says why.
+		in, err = d.Await(ctx, s.ID, look, func(execution.Instance) bool { return d.Hub.Ready(s.ID) != nil })
+	}
 	if err != nil {
 		if ctx.Err() != nil && parent.Err() == nil {
 			return in, errs.New(errs.Unavailable, "pod %s does not start within %s: %s", d.podName(s.ID), d.cfg.StartTimeout, waits)
 		}
 		return in, err
 	}
-	d.startRelay(s.ID)
 	conn, err := d.Hub.Conn(ctx, s.ID)
 	if err != nil {
 		return in, err

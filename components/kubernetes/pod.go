@@ -141,8 +141,10 @@ func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
 				Command:         command,
 				Env:             env,
 				WorkingDir:      "/",
-				VolumeMounts:    []v1.VolumeMount{{Name: volumeName, MountPath: agentproto.PodRoot, ReadOnly: true}},
-				Resources:       v1.ResourceRequirements{Limits: limits, Requests: limits},
+
+				TerminationMessagePolicy: v1.TerminationMessageFallbackToLogsOnError,
+				VolumeMounts:             []v1.VolumeMount{{Name: volumeName, MountPath: agentproto.PodRoot, ReadOnly: true}},
+				Resources:                v1.ResourceRequirements{Limits: limits, Requests: limits},
 				SecurityContext: &v1.SecurityContext{
 					// The agent needs its capabilities until it runs; no process of the sandbox has any.
 					RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &s.ReadOnlyRoot,

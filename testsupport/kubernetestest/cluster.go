@@ -117,7 +117,7 @@ func (c *Cluster) startServer() {
 		"--etcd-servers=http://"+etcd.Address, "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+c.path("certs"),
 		"--token-auth-file="+tokens, "--authorization-mode=RBAC", "--service-cluster-ip-range=10.254.0.0/24",
 		"--service-account-issuer=https://test.invalid", "--service-account-key-file="+keyFile, "--service-account-signing-key-file="+keyFile,
-		"--endpoint-reconciler-type=none", "--enable-priority-and-fairness=false", "--allow-privileged=false",
+		"--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP", "--enable-priority-and-fairness=false", "--allow-privileged=false",
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--profiling=false",
 	)
 	c.Config = &rest.Config{Host: "https://127.0.0.1:" + port, BearerToken: c.token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
