@@ -57,6 +57,8 @@ group() {
 		;;
 	test)
 		need bubblewrap has bwrap
+		# For components/docker, which runs it in namespaces of its own. It brings containerd and runc.
+		need docker.io has dockerd
 		need fio has fio
 		# For the race detector.
 		need libc6-dev test -e /usr/include/stdlib.h

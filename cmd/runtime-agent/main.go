@@ -12,7 +12,7 @@
 // The second form sets the host name of a restored sandbox, and ends. The third
 // is an ordinary process, which listens for a client outside the sandbox. The last
 // ones are for pods of Kubernetes (pod.go).
-// It runs as a user of its own with few capabilities. Every child is started from one
+// It runs as a user of its own with few capabilities; started as root, it becomes that user first. Every child is started from one
 // thread that has an empty bounding set and no_new_privs, so that a child has
 // none whatever its user is. The agent must stay small: a sandbox pays for its memory
 // and its start. Hence no net, no encoding/json, no log.
@@ -59,6 +59,10 @@ func main() {
 			fmt.Fprintln(os.Stderr, "runtime-agent:", err)
 		}
 		os.Exit(code)
+	}
+	if len(os.Args) == 1 && os.Getpid() == 1 && os.Getuid() == 0 {
+		fmt.Fprintln(os.Stderr, "runtime-agent: change the user:", becomeVault())
+		os.Exit(exitAgentFailed)
 	}
 	dir, logDir := agentproto.GuestDir, agentproto.GuestLog
 	if len(os.Args) > 1 {

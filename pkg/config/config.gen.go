@@ -23,6 +23,7 @@ type Config struct {
 	Runners      Runners       // Machines that dial out to run sandboxes.
 	Store        Store         // Where entities live.
 	Node         Node          // What this machine offers.
+	Docker       Docker        // The Docker engine that runs sandboxes, with node.driver docker.
 	Network      Network       // Network of sandboxes and build steps.
 	Ingress      Ingress       // HTTP from outside to apps.
 	Build        Build         // Builds.
@@ -85,8 +86,17 @@ type Store struct {
 type Node struct {
 	CPUMillis      int64  // CPU that sandboxes may reserve in total; 0: 32 times what the machine has, since most of them idle; each gets its share when they do not.
 	MemoryBytes    int64  // Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.
-	SandboxBackend string // What runs sandboxes that are made from now on.
+	Driver         string // Where sandboxes run. It can be changed when there are none: after r server stop.
+	SandboxBackend string // What runs sandboxes that are made from now on, with the driver runsc.
 	KeepDiskBytes  int64  // Free space of the state directory below which no sandboxes are placed here.
+}
+
+// Docker: A Docker engine that runs sandboxes.
+type Docker struct {
+	Host         string // The engine's socket, as unix:// and its path.
+	Runtime      string // The engine's name of gVisor, registered as docs/docker.md says.
+	SharedKernel bool   // The runtime may be another than gVisor: what sandboxes run then uses the machine's kernel, and nothing bounds their disks.
+	Network      string // The engine's network that sandboxes with a network join; empty: those are refused. Its firewall is what the engine and you make it.
 }
 
 // Network: Network of sandboxes and build steps.
@@ -241,11 +251,23 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.CPUMillis }},
 	{Path: "node.memory_bytes", Type: "int", Default: "0", Doc: "Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.", Unit: "bytes", Min: "0", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.MemoryBytes }},
-	{Path: "node.sandbox_backend", Type: "enum", Default: "direct", Doc: "What runs sandboxes that are made from now on.", Unit: "", Min: "", Max: "",
+	{Path: "node.driver", Type: "enum", Default: "runsc", Doc: "Where sandboxes run. It can be changed when there are none: after r server stop.", Unit: "", Min: "", Max: "",
+		Choices: []string{"runsc", "docker"},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Node.Driver }},
+	{Path: "node.sandbox_backend", Type: "enum", Default: "direct", Doc: "What runs sandboxes that are made from now on, with the driver runsc.", Unit: "", Min: "", Max: "",
 		Choices: []string{"direct", "containerd"},
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Node.SandboxBackend }},
 	{Path: "node.keep_disk_bytes", Type: "int", Default: "2147483648", Doc: "Free space of the state directory below which no sandboxes are placed here.", Unit: "bytes", Min: "0", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.KeepDiskBytes }},
+	{Path: "docker.host", Type: "string", Default: "unix:///var/run/docker.sock", Doc: "The engine's socket, as unix:// and its path.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^unix:///"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Docker.Host }},
+	{Path: "docker.runtime", Type: "string", Default: "runsc", Doc: "The engine's name of gVisor, registered as docs/docker.md says.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Docker.Runtime }},
+	{Path: "docker.shared_kernel", Type: "bool", Default: "false", Doc: "The runtime may be another than gVisor: what sandboxes run then uses the machine's kernel, and nothing bounds their disks.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Docker.SharedKernel }},
+	{Path: "docker.network", Type: "string", Default: "", Doc: "The engine's network that sandboxes with a network join; empty: those are refused. Its firewall is what the engine and you make it.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Docker.Network }},
 	{Path: "network.pools", Type: "list", Default: "", Doc: "IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.Pools }},
 	{Path: "network.allow", Type: "list", Default: "", Doc: "Private IPv4 networks that sandboxes and build steps may reach (CIDR), such as that of a proxy or a database. Metadata services and the machine itself stay out of reach.", Unit: "", Min: "", Max: "",

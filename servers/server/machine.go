@@ -18,7 +18,6 @@ import (
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/postgres"
-	"miren.dev/runtime/components/runsc"
 	"miren.dev/runtime/domain/egresslog"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/pkg/breaker"
@@ -46,7 +45,7 @@ type machine struct {
 	postgres    *postgres.Server // nil until started, or with an external store
 	containerd  *containerd.Daemon
 	images      *containerd.Images
-	driver      *runsc.Driver
+	driver      sandboxDriver
 	buildkit    *buildkit.Daemon
 	bases       *baseimage.Store
 	buildLogs   *buildlog.Logs
@@ -111,15 +110,13 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	}
 	m.containerd = containerd.New(containerd.Config{Instance: in, BinDir: m.binDir, Logger: log.With("component", "containerd")})
 	m.images = containerd.NewImages(m.containerd)
-	m.driver = runsc.New(runsc.Config{
-		Instance: in, BinDir: m.binDir, Containerd: m.containerd, Images: m.images,
-		Network: network.New(network.Config{
-			Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections),
-			Parked: int(cfg.Network.Parked), ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir),
-			Secret: m.secret, Record: m.recordEgress, Roots: m.caBundle, Logger: log.With("component", "network"),
-		}),
-		CABundle: m.caBundle, Backend: cfg.Node.SandboxBackend, Logger: log.With("component", "runsc"),
-	})
+	if m.driver, err = m.newDriver(cfg, network.Config{
+		Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections),
+		Parked: int(cfg.Network.Parked), ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir),
+		Secret: m.secret, Record: m.recordEgress, Roots: m.caBundle, Logger: log.With("component", "network"),
+	}); err != nil {
+		return nil, err
+	}
 	m.buildkit = buildkit.New(buildkit.Config{
 		Instance: in, Containerd: m.containerd, BinDir: m.binDir, CABundle: m.caBundle, CacheBytes: cfg.Build.CacheBytes,
 		Allow: allow, Connections: int(cfg.Network.Connections), OnDemand: cfg.Build.OnDemand,
@@ -217,8 +214,8 @@ func (m *machine) startNode(ctx context.Context) error {
 	if err := m.containerd.Start(ctx); err != nil {
 		return errs.Wrap(err, "containerd")
 	}
-	if err := m.driver.Start(ctx); err != nil {
-		return errs.Wrap(err, "sandbox driver")
+	if err := m.startDriver(ctx); err != nil {
+		return err
 	}
 	if err := m.buildkit.Start(ctx); err != nil {
 		return errs.Wrap(err, "BuildKit")
@@ -249,7 +246,7 @@ func (m *machine) tearDown(ctx context.Context) error {
 	// died.
 	try("containerd", m.containerd.Start(ctx))
 	try("BuildKit", m.buildkit.Stop(ctx))
-	try("sandboxes", m.driver.Start(ctx))
+	try("sandboxes", m.startDriver(ctx))
 	try("sandboxes", m.driver.Shutdown(ctx))
 	try("disks", m.detachDisks(ctx))
 	m.close()

@@ -73,8 +73,8 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 	if err := m.containerd.Start(ctx); err != nil {
 		return errs.Wrap(err, "containerd")
 	}
-	if err := m.driver.Start(ctx); err != nil {
-		return errs.Wrap(err, "sandbox driver")
+	if err := m.startDriver(ctx); err != nil {
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return forever(ctx, log, "containerd", m.containerd.Run) })

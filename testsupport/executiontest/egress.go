@@ -10,6 +10,10 @@ import (
 
 func testEgress(t *testing.T, e *Env) {
 	closed, bad := egress.Closed(), egress.Policy{Mode: "some"}
+	if e.Lacks.Policies {
+		testNoPolicies(t, e)
+		return
+	}
 	within(t, "bridge", func(t *testing.T) {
 		s := e.spec("egress", "/bin/guest", "sleep")
 		s.Network, s.Egress = execution.NetworkBridge, &closed
@@ -48,6 +52,40 @@ func testEgress(t *testing.T, e *Env) {
 		s.Network, s.Egress = execution.NetworkBridge, &bad
 		if _, err := e.Driver.Ensure(t.Context(), s); !errs.Is(err, errs.InvalidArgument) {
 			t.Errorf("Ensure with a policy without sense: %v", err)
+		}
+	})
+}
+
+// testNoPolicies tests a driver whose sandboxes with a network may reach whatever that permits.
+func testNoPolicies(t *testing.T, e *Env) {
+	closed, open, bad := egress.Closed(), egress.Open(), egress.Policy{Mode: "some"}
+	within(t, "bridge", func(t *testing.T) {
+		s := e.spec("egress", "/bin/guest", "sleep")
+		s.Network, s.Egress = execution.NetworkBridge, &closed
+		if _, err := e.Driver.Ensure(t.Context(), s); !refused(err) {
+			t.Errorf("a sandbox with a policy: %v", err)
+		}
+		s.Egress = &open
+		e.Start(t, s)
+		if err := e.Driver.SetEgress(t.Context(), s.ID, open); err != nil {
+			t.Errorf("the open policy: %v", err)
+		}
+		if err := e.Driver.SetEgress(t.Context(), s.ID, closed); !refused(err) {
+			t.Errorf("another policy: %v", err)
+		}
+		if err := e.Driver.SetEgress(t.Context(), s.ID, bad); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("a policy without sense: %v", err)
+		}
+		if log, err := e.Driver.EgressLog(t.Context(), s.ID); !refused(err) {
+			t.Errorf("EgressLog = %v, %v", log, err)
+		}
+	})
+	within(t, "unknown", func(t *testing.T) {
+		if err := e.Driver.SetEgress(t.Context(), "unknown", open); !errs.Is(err, errs.NotFound) {
+			t.Errorf("SetEgress: %v", err)
+		}
+		if _, err := e.Driver.EgressLog(t.Context(), "unknown"); !errs.Is(err, errs.NotFound) {
+			t.Errorf("EgressLog: %v", err)
 		}
 	})
 }

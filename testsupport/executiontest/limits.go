@@ -50,6 +50,15 @@ func testPIDs(t *testing.T, e *Env) {
 }
 
 func testDisk(t *testing.T, e *Env) {
+	if e.Lacks.DiskOf > 0 {
+		within(t, "less", func(t *testing.T) {
+			s := e.spec("less", "sleep")
+			s.DiskBytes = e.Lacks.DiskOf - 1
+			if _, err := e.Driver.Ensure(t.Context(), s); !refused(err) {
+				t.Errorf("a disk that cannot be made as small: %v", err)
+			}
+		})
+	}
 	within(t, "sandbox", func(t *testing.T) {
 		s := e.spec("disk", "sleep")
 		s.DiskBytes = 16 << 20
@@ -90,7 +99,7 @@ func testCPU(t *testing.T, e *Env) {
 func testLimitsAreSeen(t *testing.T, e *Env) {
 	within(t, "sandbox", func(t *testing.T) {
 		s := e.spec("seen")
-		s.Idle, s.CPUMillis, s.MemoryBytes, s.DiskBytes = true, 2000, 256<<20, 64<<20
+		s.Idle, s.CPUMillis, s.MemoryBytes = true, 2000, 256<<20
 		e.Start(t, s)
 		seen := func() (cpus int, memory, disk, free int64) {
 			t.Helper()

@@ -27,6 +27,22 @@ type Env struct {
 	// Renew closes Driver, as a server that ends does, and returns another over
 	// the same sandboxes.
 	Renew func(t testing.TB) execution.Driver
+	// Lacks declares what the driver does not have.
+	Lacks Lacks
+}
+
+// Lacks are the parts of the contract that a driver does not have. The suite tests that it refuses them, with
+// Unimplemented or FailedPrecondition.
+type Lacks struct {
+	Policies  bool // network policies other than the open one, and their log
+	Snapshots bool
+	// DiskOf, if > 0, is what every sandbox may write to its disk: Spec.DiskBytes does not change it, and less is refused.
+	DiskOf int64
+}
+
+// refused says whether an error is that of a part which a driver lacks.
+func refused(err error) bool {
+	return errs.Is(err, errs.Unimplemented) || errs.Is(err, errs.FailedPrecondition)
 }
 
 // Run tests a driver. The environment must be empty; it is empty at the end.
@@ -54,6 +70,7 @@ func Run(t *testing.T, e *Env) {
 		{"Network", testNetwork},
 		{"NoNetwork", testNoNetwork},
 		{"Egress", testEgress},
+		{"Snapshots", testSnapshots},
 		{"Dial", testDial},
 		{"Files", testFiles},
 		{"Watch", testWatch},
@@ -76,6 +93,14 @@ func Run(t *testing.T, e *Env) {
 	}
 }
 
+// disk returns the size of a sandbox's disk that is wanted, or the one that the driver has.
+func (e *Env) disk(want int64) int64 {
+	if e.Lacks.DiskOf > 0 {
+		return e.Lacks.DiskOf
+	}
+	return want
+}
+
 // spec is the spec of a small sandbox.
 func (e *Env) spec(id string, command ...string) execution.Spec {
 	s := execution.Spec{
@@ -85,7 +110,7 @@ func (e *Env) spec(id string, command ...string) execution.Spec {
 		CPUMillis:   2000,
 		MemoryBytes: 128 << 20,
 		PIDs:        64,
-		DiskBytes:   64 << 20,
+		DiskBytes:   e.disk(64 << 20),
 		StopTimeout: time.Second,
 	}
 	if len(command) > 0 {

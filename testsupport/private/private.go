@@ -108,7 +108,7 @@ func init() {
 	if fresh {
 		os.Setenv(ownMounts, "old")
 	}
-	if err := releaseDisks(); err != nil {
+	if err := ReleaseDisks(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -128,9 +128,9 @@ func enter() error {
 	return nil
 }
 
-// releaseDisks unmounts the virtual disks here: other tests could not detach theirs while a copy of the mount is in
+// ReleaseDisks unmounts the virtual disks here: other tests could not detach theirs while a copy of the mount is in
 // this namespace.
-func releaseDisks() error {
+func ReleaseDisks() error {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		return err

@@ -143,5 +143,6 @@ func (m *Machine) Restart(t testing.TB) execution.Driver {
 
 // Env returns the environment for the conformance suite.
 func (m *Machine) Env() *executiontest.Env {
-	return &executiontest.Env{Driver: m.Driver, Image: m.Image, Renew: m.Restart}
+	lacks := executiontest.Lacks{Snapshots: m.Backend == runsc.BackendContainerd}
+	return &executiontest.Env{Driver: m.Driver, Image: m.Image, Renew: m.Restart, Lacks: lacks}
 }
