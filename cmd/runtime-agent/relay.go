@@ -16,6 +16,10 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
+// relayLook is how often a relay looks for more of the log if it is told of none, in
+// milliseconds.
+const relayLook = 2000
+
 // readyLook is how often a relay looks whether the agent waits for it.
 const readyLook = 5 * time.Millisecond
 
@@ -181,8 +185,15 @@ func shipLog(at int64, out *podWriter, told *atomic.Bool) error {
 			}
 			return errShipped
 		}
-		if _, err := readFD(changes, events); err != nil {
+		poll := []unix.PollFd{{Fd: int32(changes), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, relayLook)
+		if err != nil && err != unix.EINTR {
 			return err
+		}
+		if n > 0 {
+			if _, err := readFD(changes, events); err != nil {
+				return err
+			}
 		}
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -42,6 +43,7 @@ import (
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	networkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/agentdriver"
@@ -119,6 +121,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, errs.New(errs.InvalidArgument, "no image with the agent is configured").
 			WithHint("docs/kubernetes.md says how to make it")
 	}
+	quiet()
 	cluster := rest.CopyConfig(cfg.Cluster)
 	cluster.QPS, cluster.Burst = 50, 100
 	cluster.UserAgent = "runtime/" + cfg.Instance.ID
@@ -147,6 +150,13 @@ func New(cfg Config) (*Driver, error) {
 	d.Guests = &agentdriver.Guests{Hub: hub, State: d.Get}
 	return d, nil
 }
+
+// quiet stops what client-go prints by itself: it reports every connection that ends.
+// Errors of calls are returned anyway.
+var quiet = sync.OnceFunc(func() {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+})
 
 func (d *Driver) hubDir(elem ...string) string {
 	return d.cfg.Instance.Socket(append([]string{"agent"}, elem...)...)

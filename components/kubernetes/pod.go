@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -22,6 +23,8 @@ const (
 	volumeName    = "runtime"
 	// logBytes is how much of the log the agent keeps in the pod, in memory, until this machine has it.
 	logBytes = 8 << 20
+	// cpuShare is how many sandboxes may share a CPU that each may use alone.
+	cpuShare = 10
 	// agentBytes is more than the agent's program takes.
 	agentBytes = 64 << 20
 )
@@ -43,8 +46,8 @@ func checkSpec(s execution.Spec) error {
 	switch {
 	case s.Restore != "":
 		return errNoSnapshots
-	case s.Network == execution.NetworkBridge && s.Egress != nil && s.Egress.Filtered():
-		return unsupported("egress rules per sandbox", "use network none, or a NetworkPolicy of the cluster")
+	case s.Network == execution.NetworkBridge && s.Egress != nil && !open(*s.Egress):
+		return noPolicy(s.ID)
 	case len(s.Mounts) > 0:
 		return unsupported("disks and volumes", "run sandboxes with disks on a node with the driver runsc")
 	case s.Bandwidth > 0:
@@ -94,6 +97,11 @@ func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
 	if s.DiskBytes > 0 {
 		limits[v1.ResourceEphemeralStorage] = *resource.NewQuantity(s.DiskBytes+agentBytes, resource.BinarySI)
 	}
+	// CPU is shared as with the other drivers; memory and disk are not.
+	requests := maps.Clone(limits)
+	if s.CPUMillis > 0 {
+		requests[v1.ResourceCPU] = *resource.NewMilliQuantity(max(1, s.CPUMillis/cpuShare), resource.DecimalSI)
+	}
 	var capabilities []v1.Capability
 	for _, c := range append([]string{"CAP_SYS_ADMIN"}, g.Capabilities...) {
 		if c := v1.Capability(strings.TrimPrefix(c, "CAP_")); !slices.Contains(capabilities, c) {
@@ -128,7 +136,7 @@ func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
 				ImagePullPolicy: v1.PullIfNotPresent,
 				Command:         []string{"/runtime-agent", agentproto.PodInstallFlag, agentproto.PodRoot},
 				VolumeMounts:    []v1.VolumeMount{{Name: volumeName, MountPath: agentproto.PodRoot}},
-				Resources:       v1.ResourceRequirements{Limits: limits, Requests: limits},
+				Resources:       v1.ResourceRequirements{Limits: limits, Requests: requests},
 				SecurityContext: &v1.SecurityContext{
 					RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 					Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}},
@@ -144,7 +152,7 @@ func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
 
 				TerminationMessagePolicy: v1.TerminationMessageFallbackToLogsOnError,
 				VolumeMounts:             []v1.VolumeMount{{Name: volumeName, MountPath: agentproto.PodRoot, ReadOnly: true}},
-				Resources:                v1.ResourceRequirements{Limits: limits, Requests: limits},
+				Resources:                v1.ResourceRequirements{Limits: limits, Requests: requests},
 				SecurityContext: &v1.SecurityContext{
 					// The agent needs its capabilities until it runs; no process of the sandbox has any.
 					RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &s.ReadOnlyRoot,

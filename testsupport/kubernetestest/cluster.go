@@ -258,7 +258,7 @@ type tail struct {
 func (w *tail) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	const most = 64 << 10
+	const most = 8 << 10
 	if w.buf = append(w.buf, b...); len(w.buf) > 2*most {
 		w.buf = append(w.buf[:0], w.buf[len(w.buf)-most:]...)
 	}

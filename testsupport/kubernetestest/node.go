@@ -316,7 +316,7 @@ func (n *Node) startKubelet() {
 		n.address(), freePort(t), n.cgroup, c.path("containerd.sock"), c.path("podlogs"), c.path("plugins"), resolv))
 	n.kubelet = run(t, "kubelet", "nsenter", "-t", strconv.Itoa(n.containerd.Pid), "-m", "--",
 		"kubelet", "--config", config, "--kubeconfig", kubeconfig, "--root-dir", c.path("kubelet"), "--cert-dir", c.path("pki"),
-		"--hostname-override", nodeName, "--node-ip", n.address().String(), "--v", "2")
+		"--hostname-override", nodeName, "--node-ip", n.address().String(), "--v", "1")
 	wait.NoError(t, "the node is ready", func() error {
 		select {
 		case <-n.kubelet.ended:
