@@ -30,7 +30,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -153,10 +152,7 @@ func New(cfg Config) (*Driver, error) {
 
 // quiet stops what client-go prints by itself: it reports every connection that ends.
 // Errors of calls are returned anyway.
-var quiet = sync.OnceFunc(func() {
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
-})
+var quiet = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
 
 func (d *Driver) hubDir(elem ...string) string {
 	return d.cfg.Instance.Socket(append([]string{"agent"}, elem...)...)

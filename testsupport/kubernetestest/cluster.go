@@ -63,7 +63,7 @@ func Start(t testing.TB, bin string) *Cluster {
 	t.Helper()
 	need.Root(t)
 	need.Tools(t, "kube-apiserver", "kubelet", "containerd-cri", "unshare", "nsenter")
-	dir, err := os.MkdirTemp("", "rtk") // short, since the paths of sockets are limited
+	dir, err := os.MkdirTemp("", "k8t") // short, since the paths of sockets are limited
 	if err != nil {
 		t.Fatal(err)
 	}

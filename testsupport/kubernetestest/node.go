@@ -50,7 +50,7 @@ type Node struct {
 // startNode starts containerd and kubelet.
 func startNode(t testing.TB, c *Cluster, bin string) *Node {
 	t.Helper()
-	n := &Node{t: t, c: c, bin: bin, bridge: "rtk" + c.id, cgroup: "rtk" + c.id}
+	n := &Node{t: t, c: c, bin: bin, bridge: "k8t" + c.id, cgroup: "k8t-" + c.id}
 	n.makeBridge()
 	n.makeCgroups()
 	n.startContainerd()
