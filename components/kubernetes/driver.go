@@ -120,7 +120,6 @@ func New(cfg Config) (*Driver, error) {
 		return nil, errs.New(errs.InvalidArgument, "no image with the agent is configured").
 			WithHint("docs/kubernetes.md says how to make it")
 	}
-	quiet()
 	cluster := rest.CopyConfig(cfg.Cluster)
 	cluster.QPS, cluster.Burst = 50, 100
 	cluster.UserAgent = "runtime/" + cfg.Instance.ID
@@ -150,9 +149,9 @@ func New(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// quiet stops what client-go prints by itself: it reports every connection that ends.
-// Errors of calls are returned anyway.
-var quiet = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
+// client-go prints, among others, every connection that ends. Errors of calls are
+// returned anyway. This must be set before client-go is used.
+func init() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
 func (d *Driver) hubDir(elem ...string) string {
 	return d.cfg.Instance.Socket(append([]string{"agent"}, elem...)...)

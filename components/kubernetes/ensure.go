@@ -16,6 +16,8 @@ import (
 const (
 	// deleteTimeout bounds work that must be finished although the caller may have given up.
 	deleteTimeout = 90 * time.Second
+	// createTimeout bounds the call that makes a pod.
+	createTimeout = 30 * time.Second
 	// deleteLook is how often a deletion under way is looked at.
 	deleteLook = 100 * time.Millisecond
 )
@@ -75,7 +77,10 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 	if err != nil {
 		return execution.Instance{}, err
 	}
-	pod, err := d.pods.Create(ctx, d.pod(s, guest), metav1.CreateOptions{})
+	// Not canceled half-way: whether there is a pod must be known.
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+	defer cancel()
+	pod, err := d.pods.Create(within, d.pod(s, guest), metav1.CreateOptions{})
 	if err != nil {
 		return execution.Instance{}, apiError(err, "create pod %s", d.podName(s.ID))
 	}

@@ -54,6 +54,9 @@ func (d *Driver) inspect(id string, p *v1.Pod) (execution.Instance, error) {
 	}
 	exit, err := d.Hub.Exit(id) // a damaged record is a crash
 	if err == nil {
+		if p != nil && p.Status.Reason != "" { // evicted, for example: the node has ended it, whatever its program did then
+			exit.Cause, exit.Message = execution.CauseCrash, p.Status.Reason+": "+p.Status.Message
+		}
 		in.Phase, in.Exit = execution.Exited, &exit
 		return in, nil
 	}

@@ -128,6 +128,10 @@ func hierarchies(t testing.TB) []string {
 
 func (n *Node) makeCgroups() {
 	n.t.Helper()
+	n.t.Cleanup(func() { // the kubelet makes it, where version 2 is mounted beside version 1
+		dir := filepath.Join("/sys/fs/cgroup/unified", n.cgroup)
+		wait.NoError(n.t, "control group "+dir+" is removed", func() error { return removeCgroup(dir) })
+	})
 	for _, h := range hierarchies(n.t) {
 		dir := filepath.Join(h, n.cgroup)
 		if err := os.Mkdir(dir, 0o755); err != nil {
