@@ -79,7 +79,7 @@ func relay(at int64, out *podWriter) error {
 
 var errShipped = errors.New("the whole log was sent")
 
-// deliver writes the configuration and wakes the agent that waits for it.
+// deliver writes the configuration and wakes the agent that waits for it. It does not use atomicfile: the file is in memory.
 func deliver(config []byte) error {
 	path := filepath.Join(agentproto.GuestDir, agentproto.ConfigName)
 	if err := os.WriteFile(path+".new", config, 0o600); err != nil {
