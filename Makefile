@@ -42,6 +42,7 @@ test-root: toolchain bin/runtime ## Tests of the real components (root)
 	@hack/test.sh root
 
 e2e: toolchain bin/runtime ## End-to-end tests of the built binaries (root)
+	@hack/toolchain.sh test
 	@hack/test.sh e2e
 
 test-packages: toolchain bin/runtime ## Popular packages of Python and Node.js in sandboxes (root, minutes: not part of test)

@@ -100,7 +100,10 @@ var limits = map[string]string{
 	"exec of a static program through the driver, p99": "not measured by itself; the CPU limit of the sandbox is the likely cause, as for *exec through the driver, p99*: the median is a twentieth of it",
 	"pause": "the kernel's writing of the image and its way to the disk, and containerd: of 62 ms (the fastest of ten, busy machine) saving took 46, syncing and publishing 10, the record of the sandbox and a " +
 		"name that keeps its image 4, its agent 1, its network 1. `runsc checkpoint` does not sync. To keep the image while the memory is saved would give 2 of 62, which is not worth its code",
-	"resume": limitRestore,
+	"resume":     limitRestore,
+	"pause, p50": "see *pause*",
+	"wake with 1 GiB of memory: resume to first exec, p50": "the memory comes back from the image before anything runs: 1 GiB takes a second more than the small sandbox of " +
+		"*wake: resume to first exec*. What `runsc restore --background` would gain was not tried",
 	"wake: resume to first exec, p50": "see *resume*: `runsc restore` alone takes as long as the goal. The exec adds 18 ms (later ones 4): what it needs comes out of the image page by page. To execute something before " +
 		"the answer would only move that time",
 	"five forks at once":            limitForks,

@@ -173,7 +173,7 @@ func TestVolumesOfWarmSandboxes(t *testing.T) {
 				return fmt.Errorf("it was made by way of %s; %s", sb.Spec.Origin, shared.r(t, "", "pool", "list"))
 			}
 			return nil
-		}, wait.Within(converge), wait.Every(time.Second))
+		}, wait.Within(time.Minute), wait.Every(time.Second))
 		return sb.ID
 	}
 	writer := claim(disk + ":/data")

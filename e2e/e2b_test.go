@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,23 +84,35 @@ func (s *server) e2b(t *testing.T, clients, program, script, key string, args ..
 	return cmd
 }
 
-// TestE2BCommandsOutliveTheServer: commands go on while the server is killed, and
-// clients follow them with the next one, without losing output that nobody read.
+// TestE2BCommandsOutliveTheServer: commands go on while the server is killed, or
+// stopped in order as for an upgrade, and clients follow them with the next one,
+// without losing output that nobody read.
 func TestE2BCommandsOutliveTheServer(t *testing.T) {
 	clients := e2bClients(t)
-	s := own(t, "e2b-killed")
+	s := own(t, "e2b-restart")
 	s.r(t, "", "sandbox", "run", "--template", "base", "--wait", "10m", "--", "true")
 	key := strings.TrimSpace(s.r(t, "", "key", "create", "e2b", "--role", "agent"))
-	begun, err := s.e2b(t, clients, "node", "restart.mjs", key, "begin").Output()
-	if err != nil {
-		t.Fatalf("%v, %s", err, begun)
-	}
-	kill(t, s.pid(t, "server"))
-	if err := s.start(); err != nil {
-		t.Fatal(err)
-	}
-	args := append([]string{"continue"}, strings.Fields(string(begun))...)
-	if out, err := s.e2b(t, clients, "node", "restart.mjs", key, args...).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	for _, end := range []struct {
+		name string
+		stop func(t *testing.T)
+	}{
+		{"killed", func(t *testing.T) { kill(t, s.pid(t, "server")) }},
+		{"stopped", func(t *testing.T) { s.r(t, "", "server", "stop", "--keep-running") }},
+		{"terminated", func(t *testing.T) { signal(t, s.pid(t, "server"), syscall.SIGTERM) }}, // as systemd does
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			begun, err := s.e2b(t, clients, "node", "restart.mjs", key, "begin").Output()
+			if err != nil {
+				t.Fatalf("%v, %s", err, begun)
+			}
+			end.stop(t)
+			if err := s.start(); err != nil {
+				t.Fatal(err)
+			}
+			args := append([]string{"continue"}, strings.Fields(string(begun))...)
+			if out, err := s.e2b(t, clients, "node", "restart.mjs", key, args...).CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }

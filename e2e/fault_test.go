@@ -75,16 +75,18 @@ func (s *server) status(t *testing.T) status {
 	return st
 }
 
-func (s *server) pid(t *testing.T, component string) int {
+func (s *server) pid(t *testing.T, component string) (pid int) {
 	t.Helper()
-	st := s.status(t)
-	for _, c := range st.Components {
-		if c.Name == component {
-			return c.PID
+	wait.NoError(t, component+" runs", func() error {
+		st := s.status(t)
+		for _, c := range st.Components {
+			if pid = c.PID; c.Name == component && pid > 0 {
+				return nil
+			}
 		}
-	}
-	t.Fatalf("no component %s in %+v", component, st)
-	return 0
+		return fmt.Errorf("no component %s with a process in %+v", component, st)
+	}, wait.Within(converge))
+	return pid
 }
 
 // healthy waits until the server and all its parts work.
@@ -101,8 +103,14 @@ func (s *server) healthy(t *testing.T) {
 
 func kill(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatalf("kill %d: %v", pid, err)
+	signal(t, pid, syscall.SIGKILL)
+}
+
+// signal sends a process a signal and waits until it has ended.
+func signal(t *testing.T, pid int, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		t.Fatalf("signal %d to %d: %v", s, pid, err)
 	}
 	wait.NoError(t, fmt.Sprintf("process %d is gone", pid), func() error {
 		if !ended(pid) {

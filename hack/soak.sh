@@ -8,7 +8,8 @@
 # block device), snapshots (100 clones), trim (10 GiB), handover (100 killed daemons), database (ext4 and xfs, 100 killed
 # daemons each), store (PostgreSQL stopped for a minute with 100,000
 # entities, a deletion of 12,000), amplification (16384 blocks),
-# damage (1000 flipped bits), sandboxes (100 at once, 200 idle, 10,000 one after the other), fuzz.
+# damage (1000 flipped bits), sandboxes (100 at once, 200 idle, 10,000 one after the other), load (500 sessions, 2,000
+# executions, 50 SSH clients, webhooks that fail, the server killed in the middle of each), fuzz.
 # SEEDS (10000) and FIRST (a number from the clock) choose the simulation's seeds, SOAK (10m) how long verify and each
 # fuzzer run. Needs root, bin/runtime and the toolchain with its test group: a skipped test is a failure. Logs go to LOGS (a new directory under TMPDIR).
 set -euo pipefail
@@ -71,6 +72,7 @@ amplification() { run amplification LSVD_AMPLIFICATION=16384 -- -run '^TestWrite
 sandboxes() {
 	run sandboxes SANDBOXES_AT_ONCE=100 SANDBOXES_IDLE=200 SANDBOXES_IN_A_ROW="${SANDBOXES:-10000}" -- -run '^TestManySandboxes$' ./components/runsc
 }
+load() { run load LOAD_SESSIONS=500 LOAD_AT_ONCE=30 LOAD_EXECUTIONS=2000 LOAD_CLIENTS=50 -- -run '^TestLoad$' ./e2e; }
 fuzz() {
 	local f failed=0
 	while IFS=: read -r f name; do
@@ -79,7 +81,7 @@ fuzz() {
 	return $failed
 }
 
-all=(simulation metamorphic faults verify snapshots trim handover database store amplification damage sandboxes fuzz)
+all=(simulation metamorphic faults verify snapshots trim handover database store amplification damage sandboxes load fuzz)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part; do
 	[[ " ${all[*]} " == *" $part "* ]] || { echo "unknown part: $part (${all[*]})" >&2; exit 2; }

@@ -7,6 +7,7 @@
 //	GET /inflight?version=ID            Inflight; without version: of all
 //	GET /activity?sandbox=ID            Activity
 //	GET /synced?revision=N&wait=10s     Status, when the table has revision N; 504 if not within wait
+//	GET /metrics                        metrics in the text format of Prometheus
 //
 // Errors are JSON objects with "class" (of package errs) and "message".
 package ingress
@@ -15,6 +16,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -108,6 +110,16 @@ func (c Client) Synced(ctx context.Context, revision schema.Revision) error {
 	}
 }
 
+// Metrics returns the metrics in the text format of Prometheus. The caller closes
+// them.
+func (c Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
+	body, err := c.ask(ctx, "/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	return body, nil
+}
+
 // Down reports whether a call failed because no process listens on the socket:
 // no ingress runs, so no request is under way.
 func Down(err error) bool {
@@ -116,32 +128,54 @@ func Down(err error) bool {
 
 func get[T any](ctx context.Context, c Client, path string, q url.Values) (T, error) {
 	var out T
-	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", c.Socket)
-	}}
-	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ingress"+path+"?"+q.Encode(), nil)
+	body, err := c.ask(ctx, path, q)
 	if err != nil {
 		return out, err
 	}
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		if ctx.Err() != nil {
-			return out, errs.Wrap(ctx.Err(), "ask ingress")
-		}
-		return out, errs.New(errs.Unavailable, "ask ingress: %w", err).WithHint("is `runtime ingress` running?")
-	}
-	defer resp.Body.Close()
-	body := http.MaxBytesReader(nil, resp.Body, maxAnswer)
-	if resp.StatusCode != http.StatusOK {
-		var e Error
-		if err := json.NewDecoder(body).Decode(&e); err != nil || e.Class == "" {
-			return out, errs.New(errs.Unavailable, "ingress answered %s", resp.Status)
-		}
-		return out, errs.New(e.Class, "%s", e.Message)
-	}
+	defer body.Close()
 	if err := json.NewDecoder(body).Decode(&out); err != nil {
 		return out, errs.New(errs.Unavailable, "answer of ingress: %w", err)
 	}
 	return out, nil
+}
+
+// ask returns the body of an answer.
+func (c Client) ask(ctx context.Context, path string, q url.Values) (*answer, error) {
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", c.Socket)
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ingress"+path+"?"+q.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		tr.CloseIdleConnections()
+		if ctx.Err() != nil {
+			return nil, errs.Wrap(ctx.Err(), "ask ingress")
+		}
+		return nil, errs.New(errs.Unavailable, "ask ingress: %w", err).WithHint("is `runtime ingress` running?")
+	}
+	a := &answer{ReadCloser: http.MaxBytesReader(nil, resp.Body, maxAnswer), transport: tr}
+	if resp.StatusCode == http.StatusOK {
+		return a, nil
+	}
+	defer a.Close()
+	var e Error
+	if err := json.NewDecoder(a).Decode(&e); err != nil || e.Class == "" {
+		return nil, errs.New(errs.Unavailable, "ingress answered %s", resp.Status)
+	}
+	return nil, errs.New(e.Class, "%s", e.Message)
+}
+
+// answer is the body of an answer with the connection that it needs.
+type answer struct {
+	io.ReadCloser
+	transport *http.Transport
+}
+
+func (a *answer) Close() error {
+	err := a.ReadCloser.Close()
+	a.transport.CloseIdleConnections()
+	return err
 }

@@ -370,7 +370,8 @@ type ExecRequest struct {
 	// makes it wait; the last 256 KiB of each stream are kept, and for an hour after its end,
 	// with its exit code; but not an end that a call with stdin has reported.
 	Detached *bool `cbor:"13,keyasint,omitempty" json:"detached,omitempty"`
-	// A name of the process for processes.
+	// A name of the process for processes. One that is not detached goes on for a minute when
+	// the server stops, until the next one attaches to it.
 	Tag string `cbor:"14,keyasint,omitempty" json:"tag,omitempty"`
 }
 
@@ -886,6 +887,8 @@ type BuildTemplateRequest struct {
 	MemoryBytes *int64 `cbor:"17,keyasint,omitempty" json:"memory_bytes,omitempty"`
 	// Disk space of its sandboxes. (unit: bytes)
 	DiskBytes *int64 `cbor:"18,keyasint,omitempty" json:"disk_bytes,omitempty"`
+	// Capabilities of the programs of its sandboxes; absent: none.
+	Capabilities CapabilitySet `cbor:"21,keyasint,omitempty" json:"capabilities,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -925,6 +928,9 @@ func (x *BuildTemplateRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.DiskBytes != nil {
 		schema.CheckMin(v, "disk_bytes", *x.DiskBytes, 1048576)
+	}
+	if x.Capabilities != "" {
+		schema.CheckEnum(v, "capabilities", x.Capabilities)
 	}
 }
 

@@ -354,6 +354,29 @@ func (e NetworkMode) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (NetworkMode) Choices() []string { return []string{"bridge", "none"} }
 
+// CapabilitySet is an enum. Set of capabilities of the programs of root in a sandbox.
+// Other users have none.
+type CapabilitySet string
+
+// Values of CapabilitySet.
+const (
+	CapabilitySetNone    CapabilitySet = "none"    // None.
+	CapabilitySetDefault CapabilitySet = "default" // Those that official images expect: programs start as root, change owners and become another user. No raw sockets, no device files.
+)
+
+// Valid reports whether e is one of the values.
+func (e CapabilitySet) Valid() bool {
+	switch e {
+	case CapabilitySetNone,
+		CapabilitySetDefault:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (CapabilitySet) Choices() []string { return []string{"none", "default"} }
+
 // IdleAction is an enum. What becomes of a sandbox that was not used for its idle time.
 type IdleAction string
 
@@ -792,6 +815,8 @@ type SandboxTemplate struct {
 	StopTimeout time.Duration `cbor:"11,keyasint" json:"stop_timeout"`
 	// Hostname inside; empty: the sandbox's id.
 	Hostname string `cbor:"12,keyasint,omitempty" json:"hostname,omitempty"`
+	// Capabilities of its programs. (default none)
+	Capabilities CapabilitySet `cbor:"18,keyasint" json:"capabilities"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -800,6 +825,7 @@ func (x *SandboxTemplate) SetDefaults() {
 	x.Resources.SetDefaults()
 	x.Network = NetworkModeBridge
 	x.StopTimeout = 10 * time.Second
+	x.Capabilities = CapabilitySetNone
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -852,6 +878,7 @@ func (x *SandboxTemplate) ValidateFields(v *schema.Validator) {
 	if x.Hostname != "" {
 		v.MaxLen("hostname", len(x.Hostname), 63)
 	}
+	schema.CheckEnum(v, "capabilities", x.Capabilities)
 }
 
 // Template: An image with defaults, of which sandboxes are made by name. The templates of
@@ -1046,11 +1073,14 @@ type TemplateVersionSpec struct {
 	Ready *Probe `cbor:"9,keyasint,omitempty" json:"ready,omitempty"`
 	// Default limits.
 	Resources Resources `cbor:"7,keyasint" json:"resources" schema:"required"`
+	// Capabilities of the programs of its sandboxes. (default none)
+	Capabilities CapabilitySet `cbor:"11,keyasint" json:"capabilities"`
 }
 
 // SetDefaults sets every field that has a default.
 func (x *TemplateVersionSpec) SetDefaults() {
 	x.Resources.SetDefaults()
+	x.Capabilities = CapabilitySetNone
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -1085,6 +1115,7 @@ func (x *TemplateVersionSpec) ValidateFields(v *schema.Validator) {
 		v.In("ready", x.Ready)
 	}
 	v.In("resources", &x.Resources)
+	schema.CheckEnum(v, "capabilities", x.Capabilities)
 }
 
 // TemplateVersionStatus: what is known of a template_version.
@@ -1130,20 +1161,21 @@ func (x *TemplateVersionStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of TemplateVersion.
 const (
-	TemplateVersionAttrTemplate  = "spec.template"
-	TemplateVersionAttrNumber    = "spec.number"
-	TemplateVersionAttrBase      = "spec.base"
-	TemplateVersionAttrTags      = "spec.tags"
-	TemplateVersionAttrWorkdir   = "spec.workdir"
-	TemplateVersionAttrUser      = "spec.user"
-	TemplateVersionAttrEnv       = "spec.env"
-	TemplateVersionAttrStart     = "spec.start"
-	TemplateVersionAttrReady     = "spec.ready"
-	TemplateVersionAttrResources = "spec.resources"
-	TemplateVersionAttrPhase     = "status.phase"
-	TemplateVersionAttrImage     = "status.image"
-	TemplateVersionAttrBytes     = "status.bytes"
-	TemplateVersionAttrMessage   = "status.message"
+	TemplateVersionAttrTemplate     = "spec.template"
+	TemplateVersionAttrNumber       = "spec.number"
+	TemplateVersionAttrBase         = "spec.base"
+	TemplateVersionAttrTags         = "spec.tags"
+	TemplateVersionAttrWorkdir      = "spec.workdir"
+	TemplateVersionAttrUser         = "spec.user"
+	TemplateVersionAttrEnv          = "spec.env"
+	TemplateVersionAttrStart        = "spec.start"
+	TemplateVersionAttrReady        = "spec.ready"
+	TemplateVersionAttrResources    = "spec.resources"
+	TemplateVersionAttrCapabilities = "spec.capabilities"
+	TemplateVersionAttrPhase        = "status.phase"
+	TemplateVersionAttrImage        = "status.image"
+	TemplateVersionAttrBytes        = "status.bytes"
+	TemplateVersionAttrMessage      = "status.message"
 )
 
 // NewTemplateVersion returns a template_version with every default applied.
@@ -1212,6 +1244,7 @@ var TemplateVersionKind = &schema.Kind{
 		{Path: "spec.start", Number: 8, Type: "list of string", Doc: "Command that runs in every sandbox from its start on, for example a server."},
 		{Path: "spec.ready", Number: 9, Type: "component probe", Doc: "Check that passes when the start command is ready; absent: as soon as it was started."},
 		{Path: "spec.resources", Number: 7, Type: "component resources", Doc: "Default limits.", Required: true},
+		{Path: "spec.capabilities", Number: 11, Type: "enum capability_set", Doc: "Capabilities of the programs of its sandboxes.", Default: "none", Choices: []string{"none", "default"}},
 		{Path: "status.phase", Number: 1, Type: "enum template_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "building", "ready", "failed"}},
 		{Path: "status.image", Number: 2, Type: "string", Doc: "Reference with digest of its image."},
 		{Path: "status.bytes", Number: 4, Type: "int", Doc: "Size of its image, compressed.", Default: "0"},

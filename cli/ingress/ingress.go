@@ -41,5 +41,5 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return server.Ingress(ctx, cfg, process.Logger(cfg, os.Stderr))
+	return server.Ingress(ctx, cfg, process.Logger(cfg, os.Stderr), process.OpenLog)
 }

@@ -34,8 +34,8 @@ func NewStart(e *command.Env) *cobra.Command {
 	o := &startOptions{Env: e}
 	cmd := &cobra.Command{
 		Use: "start",
-		Long: `Starts the server in the background with its PostgreSQL, containerd, BuildKit and ingress, and returns when it
-is ready. Processes that run already are adopted, without an interruption of apps. Needs root.
+		Long: `Starts the server in the background with its PostgreSQL, containerd and ingress, and returns when it is ready.
+BuildKit follows with the first build. Processes that run already are adopted, without an interruption of apps. Needs root.
 
 Every key of the configuration is a flag; ` + "`r config generate`" + ` explains them.`,
 		Example: "  r server start\n  r server start --ingress-http-address 0.0.0.0:80 --rpc-address 0.0.0.0:7443",

@@ -34,6 +34,7 @@ type buildOptions struct {
 	env           []string
 	cpu           command.CPU
 	memory, bytes command.Bytes
+	capabilities  string
 	detach        bool
 }
 
@@ -68,6 +69,7 @@ The server runs the build: Ctrl-C only stops watching it. Exit code 3: the build
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment variable of its sandboxes, KEY=VALUE, or KEY for its value here")
 	f.StringVarP(&o.req.User, "user", "u", "", "user of the processes; default the image's")
 	f.StringVarP(&o.req.Workdir, "workdir", "w", "", "working directory; default the image's")
+	f.StringVar(&o.capabilities, "capabilities", "", "of the programs of root: none, or default, which official images expect")
 	f.Var(&o.cpu, "cpu", "CPUs of its sandboxes")
 	f.Var(&o.memory, "memory", "memory of its sandboxes")
 	f.Var(&o.bytes, "disk", "disk space of its sandboxes")
@@ -83,6 +85,9 @@ func (o *buildOptions) request() (files bool, err error) {
 	req.CPUMillis, req.MemoryBytes, req.DiskBytes = o.cpu.Ptr(), o.memory.Ptr(), o.bytes.Ptr()
 	if req.Env, err = command.ParseEnv(o.env); err != nil {
 		return false, err
+	}
+	if req.Capabilities = sandbox.CapabilitySet(o.capabilities); req.Capabilities != "" && !req.Capabilities.Valid() {
+		return false, exit.Usagef("--capabilities %s: there are %s and %s", o.capabilities, sandbox.CapabilitySetNone, sandbox.CapabilitySetDefault)
 	}
 	req.Start = byShell(o.start)
 	if o.readyPort != 0 || o.readyPath != "" || o.readyCommand != "" || o.readyTimeout != 0 {

@@ -168,6 +168,9 @@ func printVersion(line func(name, value string), v *sandbox.TemplateVersion) {
 	if p := v.Spec.Ready; p != nil {
 		line("ready", ready(p))
 	}
+	if v.Spec.Capabilities != sandbox.CapabilitySetNone {
+		line("capabilities", string(v.Spec.Capabilities))
+	}
 	r := v.Spec.Resources
 	line("limits", command.Limits(r))
 }

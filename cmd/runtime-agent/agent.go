@@ -58,7 +58,7 @@ func newAgent(dir string, c agentproto.Config, sp *spool, limit *pidLimit) *agen
 		start: make(chan func(agentproto.Failure)), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
 	}
 	a.forks = newSpawner(a.kids, limit)
-	a.forks.cpus = c.CPUs
+	a.forks.cpus, a.forks.caps = c.CPUs, c.Capabilities
 	a.claims.base = base{env: c.Env, dir: c.WorkDir, user: c.User}
 	if len(c.Command) > 0 {
 		a.main.State = agentproto.MainPending

@@ -115,11 +115,17 @@ func keepAdmin() error {
 	return changeCapabilities(func(data *[2]unix.CapUserData) { data[0].Effective &^= 1 << unix.CAP_SYS_ADMIN })
 }
 
-// onlyForChildren leaves the capabilities that are used between fork and exec.
-func onlyForChildren(data *[2]unix.CapUserData) {
-	drop(data, unix.CAP_SYS_ADMIN)
-	drop(data, unix.CAP_SETPCAP)
-	data[0].Inheritable, data[1].Inheritable = 0, 0
+// onlyForChildren returns a change that leaves the capabilities that are used between fork and exec, and those of the
+// set kept, which programs have.
+func onlyForChildren(kept uint64) func(data *[2]unix.CapUserData) {
+	return func(data *[2]unix.CapUserData) {
+		for _, c := range []uint{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP} {
+			if kept&(1<<c) == 0 {
+				drop(data, c)
+			}
+		}
+		data[0].Inheritable, data[1].Inheritable = 0, 0
+	}
 }
 
 // changeCapabilities gives all threads the capabilities of this one, changed. No thread may have fewer: the runtime
@@ -173,16 +179,17 @@ func drop(data *[2]unix.CapUserData, c uint) {
 
 // restrictThread removes from the calling thread, and so from every process
 // that it forks, everything that a program could use to gain privileges: the
-// bounding, inheritable and ambient sets, and set-id bits. The effective set
-// stays, for setuid and the like between fork and exec; exec drops it.
-func restrictThread() error {
+// bounding, inheritable and ambient sets, and set-id bits. Kept stays in the
+// bounding set, so that exec gives it to root. The effective set stays, for
+// setuid and the like between fork and exec; exec drops it.
+func restrictThread(kept uint64) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
 	if !privileged() { // in tests the process has none to drop
 		return nil
 	}
-	set := boundingSet()
+	set := boundingSet() &^ kept
 	for c := uintptr(0); c < 64; c++ {
 		if set&(1<<c) == 0 {
 			continue
@@ -199,7 +206,7 @@ func restrictThread() error {
 	if err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	onlyForChildren(&data)
+	onlyForChildren(kept)(&data)
 	if err := unix.Capset(&hdr, &data[0]); err != nil { // this also empties the ambient set
 		return fmt.Errorf("set capabilities: %w", err)
 	}

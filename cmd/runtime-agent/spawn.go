@@ -45,6 +45,7 @@ type spawner struct {
 	limit *pidLimit // nil without a limit
 
 	cpus       int64         // that children see, at most; 0: all
+	caps       uint64        // that children of root have
 	null       int           // /dev/null of before any other process, or noInput
 	restricted chan struct{} // closed when the thread has dropped its privileges
 }
@@ -60,7 +61,7 @@ func newSpawner(kids *reaper, limit *pidLimit) *spawner {
 
 func (s *spawner) run() {
 	runtime.LockOSThread() // for good: the thread is not fit for anything else
-	s.err = restrictThread()
+	s.err = restrictThread(s.caps)
 	seeCPUs(s.cpus)
 	close(s.restricted)
 	dropHandlers()
@@ -93,7 +94,7 @@ func (a *agent) dropRest() {
 	if a.forks.err != nil {
 		return
 	}
-	a.users.whileIdle(func() { _ = changeCapabilities(onlyForChildren) }) // the agent serves on
+	a.users.whileIdle(func() { _ = changeCapabilities(onlyForChildren(a.forks.caps)) }) // the agent serves on
 }
 
 // start starts c and returns its pid. ended is called once, and must not block.

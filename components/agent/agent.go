@@ -98,6 +98,8 @@ type GuestConfig struct {
 	// LogBytes bounds the log spool, in bytes; the agent deletes the oldest
 	// lines first. 0: 64 MiB.
 	LogBytes int64
+	// Capabilities are those that programs of root have, by their names (CAP_CHOWN); other users have none.
+	Capabilities []string
 	// Binary is the agent to run, as Hub.Binary returned it for the sandbox of a snapshot; empty: the present one.
 	Binary string
 }
@@ -112,7 +114,7 @@ type Mount struct {
 // Guest is what the driver puts into the container's specification for PID 1:
 // it runs as user and group agentproto.VaultUID in directory /, without a
 // terminal, with no new privileges, and with exactly these capabilities as each
-// of its sets (ambient too, since it is not root). Its children have none.
+// of its sets (ambient too, since it is not root). Its children have those of GuestConfig.Capabilities.
 type Guest struct {
 	Args         []string
 	Env          []string

@@ -76,10 +76,11 @@ func TestOldAgentRefusesClaim(t *testing.T) {
 
 // peer is a program in the place of an agent.
 type peer struct {
-	t   *testing.T
-	hub *agent.Hub
-	c   net.Conn
-	r   *agentproto.Reader
+	spool string // where it leaves its log and its record of the end
+	t     *testing.T
+	hub   *agent.Hub
+	c     net.Conn
+	r     *agentproto.Reader
 }
 
 // newPeer returns one that has been accepted.
@@ -89,8 +90,14 @@ func newPeer(t *testing.T) *peer {
 	config := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir()}
 	p := &peer{t: t, hub: agent.NewHub(config)}
 	t.Cleanup(func() { p.hub.Close() })
-	if _, err := p.hub.Prepare(id, agent.GuestConfig{}); err != nil {
+	g, err := p.hub.Prepare(id, agent.GuestConfig{})
+	if err != nil {
 		t.Fatal(err)
+	}
+	for _, m := range g.Mounts {
+		if m.Target == agentproto.GuestLog {
+			p.spool = m.Source
+		}
 	}
 	b, err := os.ReadFile(filepath.Join(config.Dir, id, agentproto.ConfigName))
 	if err != nil {

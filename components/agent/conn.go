@@ -336,6 +336,12 @@ func failure(f agentproto.Failure) error {
 // ends.
 func (c *Conn) StartMain(ctx context.Context) error {
 	_, err := c.call(ctx, agentproto.TStartMain, nil)
+	if err != nil && errs.Detail(err, "exit_code") == "" {
+		// A main process that ends at once ends its sandbox, which may take the answer with it, but not the record.
+		if _, lost := c.hub.agentExit(c.id); lost == nil {
+			return nil
+		}
+	}
 	return err
 }
 

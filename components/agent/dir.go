@@ -32,9 +32,14 @@ func newToken() string {
 
 // writeGuest makes the directories of id and the agent's configuration.
 func (h *Hub) writeGuest(id, token, binary string, c GuestConfig) error {
+	kept, err := capabilitySet(c.Capabilities)
+	if err != nil {
+		return err
+	}
 	config := agentproto.Config{
 		Token: token, Command: c.Command, Env: c.Env, WorkDir: c.WorkDir, User: c.User,
 		Start: c.Start, PIDs: c.PIDs, LogBytes: c.LogBytes, Claimable: c.Claimable, Binary: binary, CPUs: c.CPUs,
+		Capabilities: kept,
 	}.Append(nil)
 	if len(config) > agentproto.MaxConfig {
 		return errs.New(errs.InvalidArgument, "command and environment have %d bytes, which is more than %d", len(config), agentproto.MaxConfig)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"miren.dev/runtime/components/execution"
@@ -87,6 +88,11 @@ func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 			{Source: h.spool(id), Target: agentproto.GuestLog},
 		},
 		Capabilities: []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"},
+	}
+	for _, name := range c.Capabilities {
+		if !slices.Contains(g.Capabilities, name) {
+			g.Capabilities = append(g.Capabilities, name)
+		}
 	}
 	if c.PIDs > 0 || c.Claimable {
 		g.Capabilities = append(g.Capabilities, "CAP_SYS_ADMIN")

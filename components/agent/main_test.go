@@ -3,6 +3,7 @@ package agent_test
 import (
 	"bufio"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -286,4 +288,34 @@ func TestRemovedSandboxIsUnknown(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestMainThatEndsBeforeTheAnswer: the end of a main process may take the answer to its start with it. The agent's
+// record says that it was started.
+func TestMainThatEndsBeforeTheAnswer(t *testing.T) {
+	for _, recorded := range []bool{true, false} {
+		p := newPeer(t)
+		conn, err := p.hub.Conn(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		started := make(chan error, 1)
+		go func() { started <- conn.StartMain(t.Context()) }()
+		for f := (agentproto.Frame{}); f.Type != agentproto.TStartMain; {
+			if f, err = p.r.Read(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if recorded {
+			record := agentproto.AppendExitFile(nil, agentproto.Exit{Code: 3, At: 1})
+			if err := os.WriteFile(filepath.Join(p.spool, agentproto.ExitName), record, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.c.Close()
+		err = wait.Receive(t, "the start returns", started)
+		if recorded != (err == nil) {
+			t.Errorf("recorded: %v, the start: %v", recorded, err)
+		}
+	}
 }

@@ -13,8 +13,7 @@ import (
 
 // Process is a process beside the main one. It implements execution.Process.
 type Process struct {
-	ch       *channel
-	detached bool
+	ch *channel
 }
 
 // Exec starts a process beside the main one. If it cannot be started the
@@ -40,7 +39,7 @@ func (c *Conn) Exec(ctx context.Context, s execution.ExecSpec) (*Process, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Process{ch: ch, detached: s.Detached}, nil
+	return &Process{ch: ch}, nil
 }
 
 // Warm makes a claim and the first process in a sandbox that nobody uses yet as quick as later ones. It leaves no trace
@@ -63,7 +62,7 @@ func (c *Conn) Attach(ctx context.Context, id string, stdout, stderr int64) (*Pr
 	if err != nil {
 		return nil, err
 	}
-	return &Process{ch: ch, detached: true}, nil
+	return &Process{ch: ch}, nil
 }
 
 // Processes returns the processes beside the main one that run, and detached
@@ -169,12 +168,6 @@ func (p *Process) Close() error {
 	return nil
 }
 
-// Detach leaves a detached process running, with its output, for Attach. Any
-// other is closed.
-func (p *Process) Detach() {
-	if p.detached {
-		p.ch.detach()
-	} else {
-		p.ch.close()
-	}
-}
+// Detach leaves the process running, with its output, for Attach. One that is not
+// detached is killed when its agent has had no connection for agentproto.Linger.
+func (p *Process) Detach() { p.ch.detach() }

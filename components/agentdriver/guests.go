@@ -17,7 +17,7 @@ import (
 const agentTimeout = 5 * time.Second
 
 // Guests answers the calls of execution.Driver that need only the agent of a
-// sandbox, or what it left. Drivers embed it.
+// sandbox, or its log and exit record. Drivers embed it.
 type Guests struct {
 	Hub *agent.Hub
 	// State is the driver's Get. It says why an agent does not answer.

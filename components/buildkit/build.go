@@ -90,6 +90,7 @@ func (d *Daemon) Build(ctx context.Context, req Request, progress func(buildlog.
 	if err != nil {
 		return nil, err
 	}
+	defer d.use()()
 	c, p, err := d.ensure(ctx)
 	if err != nil {
 		return nil, errs.Wrap(err, "build")

@@ -39,7 +39,6 @@ import (
 
 	ctd "github.com/containerd/containerd/v2/client"
 	"github.com/moby/buildkit/client"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
@@ -89,8 +88,10 @@ type Config struct {
 	Allow []netip.Prefix
 	// Connections that one step may have open; 0: there is no bound.
 	Connections int
-	// OnDemand: the daemon is started by the first build, not by Start.
+	// OnDemand: the daemon is started by a build, not by Start, and ended by Run
+	// when no build used it for IdleStop; 0: it is kept.
 	OnDemand bool
+	IdleStop time.Duration
 	Logger   *slog.Logger
 }
 
@@ -108,10 +109,11 @@ type Daemon struct {
 	process *proc.Process
 	below   proc.Record // the containerd that it was started on
 	client  *client.Client
-	limits  Limits // complete, from the first start on
+	limits  Limits    // complete, from the first start on
+	uses    int       // builds that run
+	used    time.Time // end of the last build, or the start without one
 
-	begin func()        // closes begun
-	begun chan struct{} // closed when the daemon was first started or adopted
+	begun chan struct{} // has a value when the daemon was started or adopted
 }
 
 // New returns the daemon of an instance without starting it.
@@ -128,10 +130,7 @@ func New(cfg Config) *Daemon {
 	if cfg.Parallelism == 0 {
 		cfg.Parallelism = runtime.NumCPU()
 	}
-	begun := make(chan struct{})
-	return &Daemon{
-		cfg: cfg, cpuPercent: cpuPercent, firewall: firewall.New(cfg.Logger), begun: begun, begin: sync.OnceFunc(func() { close(begun) }),
-	}
+	return &Daemon{cfg: cfg, cpuPercent: cpuPercent, firewall: firewall.New(cfg.Logger), begun: make(chan struct{}, 1)}
 }
 
 // root returns the directory of the daemon's durable files.
@@ -251,6 +250,7 @@ func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, err
 		return nil, nil, err
 	}
 	d.process, d.below = p, below
+	d.used = time.Now()
 	d.begin()
 	d.cfg.Logger.Info("buildkitd runs", "pid", p.PID(), "adopted", p.Adopted, "socket", d.Socket())
 	return d.client, p, nil
@@ -329,34 +329,16 @@ func (d *Daemon) environment() []string {
 	return env
 }
 
-// Run keeps the daemon running, and repairs the firewall of its steps, until ctx
-// ends. Then it leaves the daemon running. It waits for a daemon on demand to be
-// started.
-func (d *Daemon) Run(ctx context.Context) error {
-	if d.cfg.OnDemand {
-		select {
-		case <-d.begun:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		proc.Keep(ctx, "buildkitd", d.cfg.Logger, func(ctx context.Context) (*proc.Process, error) {
-			_, p, err := d.ensure(ctx)
-			return p, err
-		})
-		return nil
-	})
-	g.Go(func() error { return firewall.Keep(ctx, d.cfg.Logger, d.checkFirewall) })
-	return g.Wait()
-}
-
 // Stop ends the daemon, also one that another process started, and removes
 // what it has on the host. Builds that run fail. Caches stay.
 func (d *Daemon) Stop(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.stop(ctx)
+}
+
+// stop is Stop with mu held.
+func (d *Daemon) stop(ctx context.Context) error {
 	if d.client != nil {
 		_ = d.client.Close()
 		d.client = nil

@@ -70,7 +70,7 @@ func specOf(id string, labels map[string]string) (s execution.Spec, err error) {
 }
 
 // guestConfig merges the image's configuration and the specification.
-func (d *Driver) guestConfig(s execution.Spec, im ocispec.ImageConfig) agent.GuestConfig {
+func (d *Driver) guestConfig(s execution.Spec, im ocispec.ImageConfig) (agent.GuestConfig, error) {
 	command := s.Command
 	switch {
 	case s.Idle:
@@ -78,6 +78,7 @@ func (d *Driver) guestConfig(s execution.Spec, im ocispec.ImageConfig) agent.Gue
 	case len(command) == 0:
 		command = slices.Concat(im.Entrypoint, im.Cmd)
 	}
+	capabilities, err := s.Capabilities.Names()
 	g := agent.GuestConfig{
 		Command: command,
 		Env:     agentdriver.MergeEnv(im.Env, s.Env),
@@ -86,12 +87,13 @@ func (d *Driver) guestConfig(s execution.Spec, im ocispec.ImageConfig) agent.Gue
 		Start:   agent.StartOnRequest,
 		CPUs:    agent.CPUs(s.CPUMillis),
 
-		Claimable: s.Idle,
+		Claimable:    s.Idle,
+		Capabilities: capabilities,
 	}
 	if d.runtime.gvisor {
 		g.PIDs = s.PIDs // else the engine limits them
 	}
-	return g
+	return g, err
 }
 
 // createContainer makes the container of a sandbox. It does not start it.

@@ -99,7 +99,11 @@ func noPolicy() error {
 // create carries out the set-up.
 func (d *Driver) create(ctx context.Context, s execution.Spec) error {
 	err := d.loadImage(ctx, s.Image, func(im image) error {
-		guest, err := d.hub.Prepare(s.ID, d.guestConfig(s, im.config))
+		c, err := d.guestConfig(s, im.config)
+		if err != nil {
+			return err
+		}
+		guest, err := d.hub.Prepare(s.ID, c)
 		if err != nil {
 			return err
 		}

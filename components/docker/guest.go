@@ -126,7 +126,7 @@ func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) erro
 	return nil
 }
 
-// EgressLog is not implemented: no proxy of ours sees what a sandbox asks for.
+// EgressLog returns Unimplemented: sandboxes of an engine reach the network without the egress proxy.
 func (d *Driver) EgressLog(ctx context.Context, id string) ([]egress.Record, error) {
 	if _, err := d.networked(ctx, id); err != nil {
 		return nil, err

@@ -26,6 +26,33 @@ const (
 	NetworkNone   Network = "none"
 )
 
+// Capabilities names a set of capabilities for programs that run as root in a
+// sandbox. Other users have none, and no program gains any by set-id bits.
+type Capabilities string
+
+// Sets of capabilities.
+const (
+	CapabilitiesNone    Capabilities = ""
+	CapabilitiesDefault Capabilities = "default"
+)
+
+// Names returns the capabilities of the set. The default one is what official
+// images expect: their programs start as root, make directories their own and
+// become another user. Raw sockets and device files are not part of it.
+// InvalidArgument for an unknown set.
+func (c Capabilities) Names() ([]string, error) {
+	switch c {
+	case CapabilitiesNone:
+		return nil, nil
+	case CapabilitiesDefault:
+		return []string{
+			"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE",
+			"CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+		}, nil
+	}
+	return nil, errs.New(errs.InvalidArgument, "there is no set of capabilities %q", string(c))
+}
+
 // Spec describes a sandbox completely: the driver looks nothing up.
 type Spec struct {
 	ID           string            // id of the sandbox entity; 1-63 bytes of [a-z0-9-]
@@ -49,9 +76,11 @@ type Spec struct {
 	FileBytes    int64 // of one file; 0: the disk alone bounds it
 	Bandwidth    int64 // bytes per second by NetworkBridge, each way; 0: no limit
 	ReadOnlyRoot bool
+	Capabilities Capabilities
 	StopTimeout  time.Duration
 	// Restore is the id of a snapshot from which the sandbox is made; empty: it is made from Image. Image, Command,
-	// Idle, WorkDir, User, PIDs, DiskBytes, DiskFiles, OpenFiles, FileBytes and ReadOnlyRoot are then the snapshot's: here they are empty or the same.
+	// Idle, WorkDir, User, PIDs, DiskBytes, DiskFiles, OpenFiles, FileBytes, ReadOnlyRoot and Capabilities
+	// are then the snapshot's: here they are empty or the same.
 	// Mounts have the same targets, from any sources.
 	Restore string
 	Mounts  []Mount // directories of the host
@@ -223,8 +252,8 @@ type Process interface {
 	Wait(ctx context.Context) (int, error)
 	// Close abandons the process: its streams are closed and it is killed.
 	Close() error
-	// Detach leaves a detached process running, for Driver.Attach, and closes any
-	// other.
+	// Detach leaves the process running, for Driver.Attach. One that is not detached
+	// is killed if nobody continues it within a minute after this driver ends.
 	Detach()
 }
 
@@ -308,9 +337,9 @@ type Driver interface {
 	// Processes returns the processes beside the main one that run, and detached
 	// ones that have ended, the latest first, at most 128.
 	Processes(ctx context.Context, id string) ([]ProcessInfo, error)
-	// Attach continues a detached process, which a caller that has it loses. Output
-	// begins at the given offsets, or where it is still kept. NotFound if the
-	// sandbox does not know the process (any more).
+	// Attach continues a detached process, or one that another driver left; a caller
+	// that has it loses it. Output begins at the given offsets, or where it is still
+	// kept. NotFound if the sandbox does not know the process (any more).
 	Attach(ctx context.Context, id, process string, stdout, stderr int64) (Process, error)
 	// Logs calls line for each selected line; it works on ended and deleted
 	// sandboxes too as long as their logs are kept.

@@ -79,6 +79,18 @@ func TestProbes(t *testing.T) {
 			t.Errorf("%s in the sandbox reached: %v\n%s", user, reached, out)
 		}
 	}
+	// The root of an app has the default capabilities. It reads files of all users of its sandbox, those of its own agent
+	// included, whose messages the node trusts no more than those of any guest.
+	own := []string{"read the agent's token", "connect to the agent's socket"}
+	service := describe(e, "service", "sleep")
+	service.Capabilities = execution.CapabilitiesDefault
+	e.Start(t, service)
+	for user, can := range map[string][]string{"root": own, "app": nil} {
+		out := e.Output(t, "service", execution.ExecSpec{Command: append([]string{"/bin/guest"}, args(1, "/run/runtime/agent")...), User: user})
+		if reached := verdicts(t, out, "reached"); !slices.Equal(reached, can) {
+			t.Errorf("%s in a sandbox with the default capabilities reached %v, not %v\n%s", user, reached, can, out)
+		}
+	}
 
 	tokens, err := filepath.Glob(filepath.Join(m.Instance.RunDir, "*", "suspect", "config"))
 	if err != nil || len(tokens) != 1 {
@@ -118,10 +130,14 @@ func answers(t *testing.T, network, address string) net.Addr {
 
 func start(t *testing.T, e *executiontest.Env, id string, command ...string) execution.Instance {
 	t.Helper()
-	return e.Start(t, execution.Spec{
+	return e.Start(t, describe(e, id, command...))
+}
+
+func describe(e *executiontest.Env, id string, command ...string) execution.Spec {
+	return execution.Spec{
 		ID: id, Image: e.Image, Command: append([]string{"/bin/guest"}, command...), Network: execution.NetworkBridge,
 		CPUMillis: 500, MemoryBytes: 128 << 20, PIDs: 64, DiskBytes: 16 << 20, DiskFiles: 10_000, OpenFiles: 1024, FileBytes: 16 << 20, Bandwidth: 10 << 20,
-	})
+	}
 }
 
 // verdicts returns the names of the probes with a verdict.

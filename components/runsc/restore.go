@@ -53,6 +53,7 @@ func inherit(s execution.Spec, r *snapshotRecord) (execution.Spec, error) {
 		{"number of open files", s.OpenFiles == 0 || of.OpenFiles == 0 || s.OpenFiles == of.OpenFiles},
 		{"size of files", s.FileBytes == 0 || of.FileBytes == 0 || s.FileBytes == of.FileBytes},
 		{"read-only root", !s.ReadOnlyRoot || of.ReadOnlyRoot},
+		{"set of capabilities", s.Capabilities == execution.CapabilitiesNone || s.Capabilities == of.Capabilities},
 	} {
 		if !f.same {
 			return s, errs.New(errs.InvalidArgument, "sandbox %s: its %s is not that of snapshot %s, from which it is restored", s.ID, f.name, r.ID).
@@ -65,7 +66,7 @@ func inherit(s execution.Spec, r *snapshotRecord) (execution.Spec, error) {
 			WithHint("name a directory for each of the %d mounts of the snapshot", len(of.Mounts))
 	}
 	s.Image, s.Command, s.Idle, s.WorkDir, s.User = of.Image, of.Command, of.Idle, of.WorkDir, of.User
-	s.PIDs, s.DiskBytes, s.ReadOnlyRoot = of.PIDs, of.DiskBytes, of.ReadOnlyRoot
+	s.PIDs, s.DiskBytes, s.ReadOnlyRoot, s.Capabilities = of.PIDs, of.DiskBytes, of.ReadOnlyRoot, of.Capabilities
 	s.DiskFiles, s.OpenFiles, s.FileBytes = of.DiskFiles, of.OpenFiles, of.FileBytes
 	s.Egress = cmp.Or(s.Egress, of.Egress)
 	return s, nil

@@ -66,7 +66,7 @@ func sortedKeys(m map[string]string) []string {
 }
 
 // guestConfig merges the image's configuration and the specification.
-func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.GuestConfig {
+func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) (agent.GuestConfig, error) {
 	command := s.Command
 	switch {
 	case s.Idle:
@@ -74,6 +74,7 @@ func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.
 	case len(command) == 0:
 		command = slices.Concat(image.Entrypoint, image.Cmd)
 	}
+	capabilities, err := s.Capabilities.Names()
 	return agent.GuestConfig{
 		Command: command,
 		Env:     agentdriver.MergeEnv(d.caEnv(), image.Env, s.Env),
@@ -83,8 +84,9 @@ func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.
 		PIDs:    s.PIDs,
 		CPUs:    agent.CPUs(s.CPUMillis),
 
-		Claimable: s.Idle,
-	}
+		Claimable:    s.Idle,
+		Capabilities: capabilities,
+	}, err
 }
 
 // ociSpec returns the container's specification: the agent as PID 1, which

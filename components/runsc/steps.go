@@ -101,7 +101,10 @@ func (cr *creation) teardownCgroup(ctx context.Context) error {
 }
 
 func (cr *creation) setupAgent(context.Context) (err error) {
-	c := cr.d.guestConfig(cr.spec, cr.image.Config)
+	c, err := cr.d.guestConfig(cr.spec, cr.image.Config)
+	if err != nil {
+		return err
+	}
 	if cr.snapshot != nil {
 		c.Binary = cr.snapshot.Agent
 	}

@@ -259,12 +259,16 @@ func (r *Reconciler) spec(sb *sandbox.Sandbox) (execution.Spec, error) {
 	if t.Network == sandbox.NetworkModeNone {
 		network = execution.NetworkNone
 	}
+	capabilities := execution.CapabilitiesNone
+	if t.Capabilities == sandbox.CapabilitySetDefault {
+		capabilities = execution.CapabilitiesDefault
+	}
 	return execution.Spec{
 		ID: string(sb.ID), Labels: map[string]string{"name": sb.Name, "project": string(sb.Project), "app": string(sb.Spec.App)},
 		Image: t.Image, Command: t.Command, Idle: t.Idle, Warm: sb.Spec.WarmPool != "", WorkDir: t.Workdir, User: t.User, Env: env, Hostname: t.Hostname, Network: network,
 		CPUMillis: t.Resources.CPUMillis, MemoryBytes: t.Resources.MemoryBytes, PIDs: t.Resources.PIDs, DiskBytes: t.Resources.DiskBytes,
 		DiskFiles: t.Resources.DiskFiles, OpenFiles: t.Resources.OpenFiles, FileBytes: t.Resources.FileBytes, Bandwidth: t.Resources.BandwidthBytes,
-		StopTimeout: t.StopTimeout, Egress: &policy, Restore: cmp.Or(sb.Status.Saved, sb.Spec.Restore),
+		Capabilities: capabilities, StopTimeout: t.StopTimeout, Egress: &policy, Restore: cmp.Or(sb.Status.Saved, sb.Spec.Restore),
 	}, nil
 }
 

@@ -83,6 +83,7 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	t.Arch = runtime.GOARCH // the server builds on this machine, for its architecture
 	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, ver.Spec.Secrets, svc.StopTimeout
 	t.Resources.CPUMillis, t.Resources.MemoryBytes, t.Resources.PIDs = svc.CPUMillis, svc.MemoryBytes, svc.PIDs
+	t.Capabilities = sandbox.CapabilitySetDefault          // its image need not be made for gVisor
 	t.Resources.BandwidthBytes = sandbox.MaxBandwidthBytes // the default is for code that its project does not trust
 	if port := Port(svc); port != 0 {
 		env[envPort] = strconv.FormatInt(port, 10)

@@ -4,7 +4,7 @@
 //	Set     creates or changes a route
 //	Delete  deletes one
 //
-// A host and path belong to one project: the first that sets the route.
+// A host belongs to one project: the first that sets a route of it (Claims).
 package routes
 
 import (
@@ -24,6 +24,9 @@ import (
 type Service struct {
 	Store entity.Store
 	Apps  *apps.Service
+	// LocalDomains are those of the ingress: <app>.<domain> leads to the app
+	// without a route.
+	LocalDomains []string
 }
 
 // hostName matches *, a name, and *. before a name for all names below it.
@@ -76,7 +79,8 @@ type SetRequest struct {
 
 // Set creates the route of a host and path, or changes its target. Errors:
 // InvalidArgument for a malformed host or path, NotFound if the app does not
-// exist, AlreadyExists if the route belongs to another project.
+// exist, AlreadyExists if the host belongs to another project or overlaps with one
+// that does.
 func (s *Service) Set(ctx context.Context, req SetRequest) (*app.Route, error) {
 	host, path, err := normalize(req.Host, req.Path)
 	if err != nil {
@@ -99,15 +103,22 @@ func (s *Service) Set(ctx context.Context, req SetRequest) (*app.Route, error) {
 			r = app.NewRoute()
 			r.Project = a.Project
 			r.Spec = app.RouteSpec{Host: host, Path: path, Key: host + path, App: a.GetID(), Service: service}
+			if err := s.claimed(ctx, r); err != nil {
+				return err
+			}
 			err = entity.Create(ctx, s.Store, r)
 			if taken++; errs.Is(err, errs.AlreadyExists) && taken < maxTaken { // created since find
 				return errs.New(errs.Conflict, "%w", err)
 			}
-			return err
+			if err != nil {
+				return err
+			}
+			return s.settle(ctx, r)
 		case err != nil:
 			return err
 		case r.Project != a.Project:
-			return errs.New(errs.AlreadyExists, "the route %s%s belongs to another project", host, path)
+			return errs.New(errs.AlreadyExists, "the route %s%s belongs to another project", host, path).
+				WithHint("a host belongs to the project that had the first route of it; choose another, or have it deleted there")
 		}
 		r.Spec.App, r.Spec.Service = a.GetID(), service
 		return entity.AsConflict(entity.UpdateSpec(ctx, s.Store, r)) // it may be deleted since find

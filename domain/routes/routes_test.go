@@ -112,3 +112,89 @@ func TestNormalForm(t *testing.T) {
 		}
 	}
 }
+
+// TestHostBelongsToOneProject: no project takes a name of another one by a path, an
+// exact host, a wildcard, or the name of an app in the local domain.
+func TestHostBelongsToOneProject(t *testing.T) {
+	s := setup(t)
+	s.LocalDomains = []string{"localhost"}
+	if _, err := s.Apps.Create(t.Context(), "theirs", "blog"); err != nil {
+		t.Fatal(err)
+	}
+	set := func(project, host, path string) error {
+		_, err := s.Set(t.Context(), SetRequest{Project: project, Host: host, Path: path, App: "shop"})
+		return err
+	}
+	for _, host := range []string{"shop.example.com", "*.example.org", "a.b.example.net", "*"} {
+		if err := set("", host, "/"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for host, class := range map[string]errs.Class{
+		"shop.example.com": errs.AlreadyExists, "SHOP.example.com.": errs.AlreadyExists,
+		"*.example.com": errs.AlreadyExists, "a.example.org": errs.AlreadyExists, "*.a.example.org": errs.AlreadyExists,
+		"a.b.c.example.org": errs.AlreadyExists, "*.b.example.net": errs.AlreadyExists, "*.net": errs.AlreadyExists, "*": errs.AlreadyExists,
+		"example.org": "", "other.example.com": "", "x.shop.example.com": "", "b.example.net": "",
+		"shop.localhost": "", // both have an app with this name
+	} {
+		for _, path := range []string{"/", "/api"} {
+			if err := set("theirs", host, path); errs.ClassOf(err) != class || err != nil && errs.HintOf(err) == "" {
+				t.Errorf("%s%s: %v", host, path, err)
+			}
+		}
+		if class == "" { // it is theirs now
+			if err := set("", host, "/mine"); !errs.Is(err, errs.AlreadyExists) {
+				t.Errorf("%s is taken from them: %v", host, err)
+			}
+		}
+	}
+	if err := set("", "blog.localhost", "/"); !errs.Is(err, errs.AlreadyExists) {
+		t.Errorf("the local name of an app of theirs: %v", err)
+	}
+	for _, more := range [][2]string{{"shop.example.com", "/api"}, {"a.example.org", "/"}, {"*.b.example.net", "/"}} {
+		if err := set("", more[0], more[1]); err != nil {
+			t.Errorf("another route of their own: %v", err)
+		}
+	}
+	if err := s.Delete(t.Context(), "", "*.example.org", "/"); err != nil {
+		t.Fatal(err)
+	}
+	if err := set("theirs", "b.example.org", "/"); err != nil {
+		t.Errorf("a name that is free again: %v", err)
+	}
+}
+
+// TestConcurrentClaimsLeaveOneOwner: of projects that claim overlapping hosts at the
+// same time one gets them.
+func TestConcurrentClaimsLeaveOneOwner(t *testing.T) {
+	s := setup(t)
+	for round := range 10 {
+		hosts := []string{"*.example.com", "a.example.com", "*.a.example.com", "a.example.com"}
+		var wg sync.WaitGroup
+		for i, project := range []string{projects.Default, "theirs", projects.Default, "theirs"} {
+			wg.Go(func() {
+				_, err := s.Set(t.Context(), SetRequest{Project: project, Host: hosts[(i+round)%4], Path: fmt.Sprintf("/%d", i), App: "shop"})
+				if err != nil && !errs.Is(err, errs.AlreadyExists) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		all, _, err := entity.List[app.Route](t.Context(), s.Store, entity.Query{})
+		if err != nil || len(all) == 0 {
+			t.Fatalf("%d routes, %v", len(all), err)
+		}
+		for i, a := range all {
+			for _, b := range all[:i] {
+				if a.Project != b.Project && overlap(a.Spec.Host, b.Spec.Host) {
+					t.Errorf("round %d: %s and %s belong to two projects", round, a.Spec.Host, b.Spec.Host)
+				}
+			}
+		}
+		for _, r := range all {
+			if err := entity.Delete(t.Context(), s.Store, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -208,6 +208,7 @@ func OfVersion(v *sandbox.TemplateVersion, image string) sandbox.SandboxTemplate
 	t := sandbox.NewSandbox().Spec.Template
 	t.Image, t.Arch, t.Idle = image, runtime.GOARCH, true // the server makes images for its own machine
 	t.Workdir, t.User, t.Env, t.Resources = v.Spec.Workdir, v.Spec.User, maps.Clone(v.Spec.Env), v.Spec.Resources
+	t.Capabilities = v.Spec.Capabilities
 	t.Start, t.Probe = slices.Clone(v.Spec.Start), schema.Copy(v.Spec.Ready)
 	return t
 }

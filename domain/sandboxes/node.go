@@ -105,7 +105,8 @@ type Process interface {
 	Wait(ctx context.Context) (int, error)
 	// Close closes the streams and kills the process.
 	Close() error
-	// Detach leaves a detached process running, for Attach, and closes any other.
+	// Detach leaves the process running, for Attach. One that is not detached is
+	// killed if nobody continues it within a minute after the node's process ended.
 	Detach()
 }
 

@@ -1,6 +1,7 @@
 package templates
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -40,6 +41,8 @@ type BuildRequest struct {
 	Env     map[string]string
 	User    string
 	Workdir string
+	// Capabilities of the programs of its sandboxes; "": none.
+	Capabilities sandbox.CapabilitySet
 	// Limits of its sandboxes; 0: the default.
 	CPUMillis, MemoryBytes, DiskBytes int64
 }
@@ -81,6 +84,7 @@ func (s *Service) Build(ctx context.Context, project, name string, req BuildRequ
 	v.Project, v.Labels, v.Status.Phase = pid, req.Labels, sandbox.TemplatePhaseBuilding
 	v.Spec.Tags, v.Spec.Start, v.Spec.Ready = req.Tags, req.Start, probe
 	v.Spec.Env, v.Spec.User, v.Spec.Workdir = req.Env, req.User, req.Workdir
+	v.Spec.Capabilities = cmp.Or(req.Capabilities, v.Spec.Capabilities)
 	r := &v.Spec.Resources
 	for to, n := range map[*int64]int64{&r.CPUMillis: req.CPUMillis, &r.MemoryBytes: req.MemoryBytes, &r.DiskBytes: req.DiskBytes} {
 		if n != 0 {

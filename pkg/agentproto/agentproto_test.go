@@ -40,7 +40,7 @@ var decoders = []struct {
 	{"configure", Configure{"c", "host", []string{"A=b"}, "/w", "u", 7, 2, true}, func(b []byte) (any, error) { return DecodeConfigure(b) }},
 	{"number", Number(1 << 40), func(b []byte) (any, error) { n, err := DecodeNumber(b); return Number(n), err }},
 	{"identity", Identity{[]IdentityFile{{"/etc/hosts", "a\nb\n", "c\n"}, {"", "", ""}}, "fork"}, func(b []byte) (any, error) { return DecodeIdentity(b) }},
-	{"config", Config{"t", []string{"c"}, []string{"E=f"}, "/w", "u", StartOnRequest, 10, -1, true, "agent-1", 3}, func(b []byte) (any, error) { return DecodeConfig(b) }},
+	{"config", Config{"t", []string{"c"}, []string{"E=f"}, "/w", "u", StartOnRequest, 10, -1, true, "agent-1", 3, 1 << 31}, func(b []byte) (any, error) { return DecodeConfig(b) }},
 }
 
 func TestMessagesRoundTrip(t *testing.T) {

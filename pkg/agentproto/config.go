@@ -14,6 +14,9 @@ type Config struct {
 	Claimable bool
 	Binary    string // file name of the agent's program on the host
 	CPUs      int64  // that programs see, at most; 0: all
+	// Capabilities is the set that programs of root have, bit n for number n; not sent if it is empty, which earlier
+	// agents expect.
+	Capabilities uint64
 }
 
 const configMagic = 0x72746366
@@ -34,7 +37,11 @@ func (m Config) Append(b []byte) []byte {
 	b = putInt(b, m.LogBytes)
 	b = putBool(b, m.Claimable)
 	b = putString(b, m.Binary)
-	return putInt(b, m.CPUs)
+	b = putInt(b, m.CPUs)
+	if m.Capabilities != 0 {
+		b = putUint(b, m.Capabilities)
+	}
+	return b
 }
 
 // DecodeConfig is the reverse of Append.
@@ -51,6 +58,9 @@ func DecodeConfig(p []byte) (Config, error) {
 	m.Start = StartMode(s)
 	m.PIDs, m.LogBytes, m.Claimable = d.int(), d.int(), d.bool()
 	m.Binary, m.CPUs = d.string(), d.int()
+	if len(d.b) > 0 {
+		m.Capabilities = d.uint()
+	}
 	return m, d.err()
 }
 

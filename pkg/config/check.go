@@ -11,18 +11,19 @@ import (
 
 // checks are the rules that a pattern cannot express, by key.
 var checks = map[string]func(string) error{
-	"ca_bundle":             checkCABundle,
-	"toolchain_dir":         checkAbsolute,
-	"rpc.address":           CheckListen,
-	"rpc.hosts":             checkHost,
-	"network.pools":         checkNetwork,
-	"network.allow":         checkNetwork,
-	"network.conflist":      checkAbsolute,
-	"network.plugin_dirs":   checkAbsolute,
-	"ingress.http_address":  CheckListen,
-	"ingress.local_domains": checkHost,
-	"metrics.address":       CheckListen,
-	"webhooks.allow":        checkAnyNetwork,
+	"ca_bundle":               checkCABundle,
+	"toolchain_dir":           checkAbsolute,
+	"rpc.address":             CheckListen,
+	"rpc.hosts":               checkHost,
+	"network.pools":           checkNetwork,
+	"network.allow":           checkNetwork,
+	"network.conflist":        checkAbsolute,
+	"network.plugin_dirs":     checkAbsolute,
+	"ingress.http_address":    CheckListen,
+	"ingress.local_domains":   checkHost,
+	"ingress.trusted_proxies": checkAnyNetwork,
+	"metrics.address":         CheckListen,
+	"webhooks.allow":          checkAnyNetwork,
 }
 
 func checkAbsolute(s string) error {

@@ -111,16 +111,21 @@ type Network struct {
 
 // Ingress: HTTP from outside to apps.
 type Ingress struct {
-	HTTPAddress  string        // host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.
-	User         string        // System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.
-	LocalDomains []string      // Domains under which every app answers as <app>.<domain> without a route, and every preview of a sandbox as <port>-<sandbox>.<domain>; empty: localhost.
-	HoldTimeout  time.Duration // How long a request waits for a sandbox to become ready.
-	DrainTimeout time.Duration // How long requests under way to an old version may take before it is stopped.
+	HTTPAddress    string        // host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.
+	User           string        // System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.
+	LocalDomains   []string      // Domains under which every app answers as <app>.<domain> without a route, and every preview of a sandbox as <port>-<sandbox>.<domain>; empty: localhost.
+	HoldTimeout    time.Duration // How long a request waits for a sandbox to become ready.
+	DrainTimeout   time.Duration // How long requests under way to an old version may take before it is stopped.
+	BodyTimeout    time.Duration // How long the body of a request or an answer may make no progress before it is ended. Event streams, gRPC and WebSockets may be silent.
+	TrustedProxies []string      // Networks of proxies in front of the ingress (10.1.0.0/16, fd00::/64). Their X-Forwarded-* and Forwarded headers are believed; those of others are replaced.
+	AccessLogBytes int64         // Disk that the access log (logs/access.log, a line of JSON for each request) may use; 0: none is written.
+	AccessLogQuery bool          // Write the values of queries into the access log; otherwise only the names of parameters, since values may be secret.
 }
 
 // Build: Builds.
 type Build struct {
-	OnDemand    bool          // BuildKit is started for the first build.
+	OnDemand    bool          // BuildKit is started for a build.
+	IdleStop    time.Duration // With on_demand: the time without a build after which BuildKit ends until the next one; 0s: never.
 	Parallel    int64         // Builds at the same time.
 	CacheBytes  int64         // Disk that build caches may use.
 	SourceBytes int64         // Disk that uploaded sources may use.
@@ -291,8 +296,18 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HoldTimeout }},
 	{Path: "ingress.drain_timeout", Type: "duration", Default: "30s", Doc: "How long requests under way to an old version may take before it is stopped.", Unit: "", Min: "0s", Max: "1h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.DrainTimeout }},
-	{Path: "build.on_demand", Type: "bool", Default: "false", Doc: "BuildKit is started for the first build.", Unit: "", Min: "", Max: "",
+	{Path: "ingress.body_timeout", Type: "duration", Default: "2m0s", Doc: "How long the body of a request or an answer may make no progress before it is ended. Event streams, gRPC and WebSockets may be silent.", Unit: "", Min: "1s", Max: "24h0m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.BodyTimeout }},
+	{Path: "ingress.trusted_proxies", Type: "list", Default: "", Doc: "Networks of proxies in front of the ingress (10.1.0.0/16, fd00::/64). Their X-Forwarded-* and Forwarded headers are believed; those of others are replaced.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.TrustedProxies }},
+	{Path: "ingress.access_log_bytes", Type: "int", Default: "67108864", Doc: "Disk that the access log (logs/access.log, a line of JSON for each request) may use; 0: none is written.", Unit: "bytes", Min: "0", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.AccessLogBytes }},
+	{Path: "ingress.access_log_query", Type: "bool", Default: "false", Doc: "Write the values of queries into the access log; otherwise only the names of parameters, since values may be secret.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.AccessLogQuery }},
+	{Path: "build.on_demand", Type: "bool", Default: "true", Doc: "BuildKit is started for a build.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.OnDemand }},
+	{Path: "build.idle_stop", Type: "duration", Default: "10m0s", Doc: "With on_demand: the time without a build after which BuildKit ends until the next one; 0s: never.", Unit: "", Min: "0s", Max: "168h0m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.IdleStop }},
 	{Path: "build.parallel", Type: "int", Default: "2", Doc: "Builds at the same time.", Unit: "", Min: "1", Max: "64",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.Parallel }},
 	{Path: "build.cache_bytes", Type: "int", Default: "10737418240", Doc: "Disk that build caches may use.", Unit: "bytes", Min: "104857600", Max: "",

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -139,4 +140,11 @@ func (c *callContext) endedBy() error {
 		return errs.New(errs.ClassOf(c.err), "the call was ended: %w", c.err)
 	}
 	return nil
+}
+
+// Stopping reports whether the stop of the server ended the call of a handler whose
+// context is ctx, and not its caller.
+func Stopping(ctx context.Context) bool {
+	sc, ok := ctx.Value(keyCall).(*serverCall)
+	return ok && errors.Is(sc.ctx.endedBy(), errShutdown)
 }

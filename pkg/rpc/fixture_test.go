@@ -93,6 +93,12 @@ var (
 			return nil, ctx.Err()
 		}
 	})
+	// Deaf waits until released, whatever becomes of its call.
+	mDeaf = streaming("Deaf", "read", StreamServer, func(s *echoServer, _ context.Context, _ *echoMsg, _ Stream) error {
+		s.entered <- struct{}{}
+		<-s.release
+		return nil
+	})
 	mMeta = unary("Meta", "read", false, func(_ *echoServer, ctx context.Context, _ *echoMsg) (*echoMsg, error) {
 		m := ctx.Value(keyCall).(*serverCall).method
 		d, _ := ctx.Deadline()
@@ -152,7 +158,7 @@ var (
 		return ctx.Err()
 	})
 	echoService = &Service{Name: "test.Echo", Methods: []*Method{
-		mEcho, mPublic, mFail, mPanic, mWrite, mBlock, mMeta, mCount, mChat, mSink, mSource, mHold,
+		mEcho, mPublic, mFail, mPanic, mWrite, mBlock, mMeta, mCount, mChat, mSink, mSource, mHold, mDeaf,
 	}}
 )
 

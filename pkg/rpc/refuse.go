@@ -27,7 +27,8 @@ func (s *Server) Recheck() {
 	}
 }
 
-// refuse ends every call with err, later calls too.
+// refuse ends every call with err, later calls too. The callers do not wait for
+// the handlers, which may take longer than the connection stays.
 func (c *conn) refuse(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,9 +36,17 @@ func (c *conn) refuse(err error) {
 		return
 	}
 	c.refused = err
+	b := getBuffer()
+	defer putBuffer(b)
+	appendError(b, err, Unknown)
 	for _, st := range c.streams {
 		st.failLocked(err)
+		if st.serve != nil {
+			c.removeLocked(st)
+			c.appendLocked(header{typ: frameReply, id: st.id, flags: flagError, length: len(b.b)}, b.b, nil)
+		}
 	}
+	c.leaveLocked()
 }
 
 // closeRefused closes the connection, after a short time in which the answers

@@ -87,6 +87,23 @@ func TestRefusedIdentityLosesItsConnections(t *testing.T) {
 	}
 }
 
+// TestRefusedCallsDoNotWaitForTheirHandlers: a caller learns why its call ended,
+// however long the handler goes on.
+func TestRefusedCallsDoNotWaitForTheirHandlers(t *testing.T) {
+	r, refused := newRefusingFixture(t)
+	a := r.as(t, "alice").dial(t)
+	t.Cleanup(func() { close(r.echo.release) })
+	st, err := a.Open(t.Context(), &mDeaf.MethodInfo, &echoMsg{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	<-r.echo.entered
+	refused.add("alice")
+	r.srv.Recheck()
+	wantClass(t, st.RecvMsg(&echoMsg{}), errs.Unauthenticated, Unknown)
+}
+
 // TestRefusedPeerCannotLinger: a peer that neither hangs up nor reads is
 // closed, and the frames that it sends meanwhile have no effect.
 func TestRefusedPeerCannotLinger(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 )
 
 // Materialize lays a source out in dir, which it makes and which must not exist. On an error it removes dir again.
-// FailedPrecondition when contents are missing.
+// FailedPrecondition when contents are missing, or are not what was uploaded; those are removed, so that the next
+// upload sends them again.
 func (s *Store) Materialize(ctx context.Context, manifest Digest, dir string) (err error) {
 	m, err := s.Manifest(manifest)
 	if err != nil {
@@ -42,13 +43,24 @@ func (s *Store) Materialize(ctx context.Context, manifest Digest, dir string) (e
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	made := map[string]bool{".": true}
+	made, checked := map[string]bool{".": true}, map[Digest]bool{}
 	for _, f := range m.Files {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if err := makeParents(dir, path.Dir(f.Path), made); err != nil {
 			return errs.New(errs.Unavailable, "lay out source: %w", err)
+		}
+		if f.Mode != Symlink && !checked[f.Digest] {
+			damaged, err := s.removeDamaged(f.Digest)
+			if err != nil {
+				return err
+			}
+			if damaged {
+				return errs.New(errs.FailedPrecondition, "lay out %s: its content in the store is damaged", f.Path).
+					WithHint("deploy again: the content is then sent again")
+			}
+			checked[f.Digest] = true
 		}
 		if err := s.place(f, filepath.Join(dir, filepath.FromSlash(f.Path))); err != nil {
 			return errs.New(errs.Unavailable, "lay out %s: %w", f.Path, err)
@@ -120,4 +132,14 @@ func copyFile(from, to string, mode fs.FileMode) error {
 		return err
 	}
 	return os.Chtimes(to, info.ModTime(), info.ModTime())
+}
+
+// syncFileSystem makes all files of dir's file system durable.
+func syncFileSystem(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
 }

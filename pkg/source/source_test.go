@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -364,6 +365,33 @@ func TestDamagedContentIsSentAgain(t *testing.T) {
 	}
 	if b, err := os.ReadFile(filepath.Join(to, "a")); err != nil || string(b) != "some text" {
 		t.Errorf("got %q, %v", b, err)
+	}
+}
+
+// TestDamagedContentIsNotBuilt overwrites a content, which keeps its size.
+func TestDamagedContentIsNotBuilt(t *testing.T) {
+	s := newStore(t)
+	tr := walk(t, tree(t, map[string]string{"a": "some text", "b": "other"}), WalkOptions{})
+	d, _ := upload(t, tr, s)
+	m, err := s.Manifest(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.blobFile(m.Files[0].Digest), make([]byte, m.Files[0].Size), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "x")
+	if err := s.Materialize(t.Context(), d, to); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
+		t.Errorf("a damaged content was laid out: %v", err)
+	}
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder is left: %v", err)
+	}
+	if _, sent := upload(t, tr, s); sent != 1 {
+		t.Errorf("%d contents were sent again", sent)
+	}
+	if err := s.Materialize(t.Context(), d, to); err != nil {
+		t.Error(err)
 	}
 }
 

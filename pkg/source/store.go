@@ -159,8 +159,8 @@ func (s *Store) missing(m *Manifest) ([]Digest, error) {
 	return out, nil
 }
 
-// removeDamaged removes a content that does not match its digest: contents are
-// not synced, and a crash of the machine may cut them short.
+// removeDamaged removes a content that does not match its digest, as a crash of
+// the machine during an upload can leave one.
 func (s *Store) removeDamaged(d Digest) (bool, error) {
 	f, err := os.Open(s.blobFile(d))
 	if err != nil {
@@ -202,8 +202,9 @@ func (s *Store) Manifest(d Digest) (*Manifest, error) {
 	return Decode(b, s.cfg.Limits)
 }
 
-// ReadPack stores the contents of a manifest from a pack. It returns how many
-// it stored. After an error the contents stored before it stay.
+// ReadPack stores the contents of a manifest from a pack, durably when it returns
+// without an error. It returns how many it stored. After an error the contents
+// stored before it stay.
 func (s *Store) ReadPack(ctx context.Context, manifest Digest, r io.Reader) (int, error) {
 	m, err := s.Manifest(manifest)
 	if err != nil {
@@ -227,6 +228,11 @@ func (s *Store) ReadPack(ctx context.Context, manifest Digest, r io.Reader) (int
 		n++
 		return s.put(d, size, body)
 	})
+	if err == nil && n > 0 {
+		if err = syncFileSystem(s.cfg.Dir); err != nil {
+			err = errs.New(errs.Unavailable, "sync the source store: %w", err)
+		}
+	}
 	return n, err
 }
 
@@ -238,8 +244,7 @@ func (s *Store) put(d Digest, size int64, r io.Reader) error {
 	if err := s.makeDirs(filepath.Dir(file)); err != nil {
 		return err
 	}
-	// Thousands of syncs would slow down a deployment. A content that a crash
-	// of the machine cut short is found by its size, and sent again.
+	// Thousands of syncs would slow down a deployment: ReadPack makes one.
 	f, err := atomicfile.CreateIn(s.tmpDir(), file, 0o644, atomicfile.Volatile)
 	if err != nil {
 		return errs.New(errs.FailedPrecondition, "source store: %w", err)

@@ -98,7 +98,7 @@ func (t *processes) knows(sid id.Sandbox, m mark, i *sandbox.Process) bool {
 
 // attach continues a process in a call of its own.
 func (s *Server) attach(ctx context.Context, sid id.Sandbox, process string) (execStream, context.CancelFunc, error) {
-	base, cancel := context.WithCancel(s.ctx)
+	base, cancel := context.WithCancel(context.Background()) // see Close
 	stop := context.AfterFunc(ctx, cancel)
 	stream, err := s.guests.sandboxes.Attach(base, &sandbox.AttachRequest{Sandbox: sid, Process: process})
 	if err == nil {

@@ -114,7 +114,9 @@ func New(cfg Config) (*Server, error) {
 // earlier server.
 func (s *Server) Start() { s.running.Go(s.adoptAll) }
 
-// Close ends the processes that clients started, and watches, and waits.
+// Close ends watches, and waits for the calls of the processes that clients started.
+// They end with the RPC server of Config.Guest, which must have stopped before. The
+// processes go on for a minute, until the next server adopts them.
 func (s *Server) Close() {
 	s.stop()
 	s.running.Wait()

@@ -19,7 +19,7 @@ const keepEnd = time.Hour
 // processes are those that clients started. Each has a call of its own, so it
 // goes on when the client that started it is gone, and others may follow it. It is
 // not detached, since it would lose output that nobody reads fast enough. If this
-// server is killed, its agent keeps it until the next one adopts it.
+// server stops or is killed, its agent keeps it until the next one adopts it.
 type processes struct {
 	mu       sync.Mutex
 	live     map[processKey]*process
@@ -134,8 +134,8 @@ func (s *Server) startProcess(ctx context.Context, g *guest, q *startRequest, a 
 	}
 	p := &process{pauses: g.sb.Status.Pauses, config: q.Process, tag: q.Tag, tty: tty, followers: map[*follower]struct{}{}}
 	var base context.Context
-	base, p.cancel = context.WithCancel(s.ctx)
-	stop := context.AfterFunc(ctx, p.cancel) // until it has started
+	base, p.cancel = context.WithCancel(context.Background()) // see Close
+	stop := context.AfterFunc(ctx, p.cancel)                  // until it has started
 	defer s.processes.begin(g.sb.GetID(), m)()
 	var err error
 	if p.stream, err = g.sandboxes.Exec(base, req); err != nil {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	admin "miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -56,6 +58,9 @@ func (in *Ingress) adminHandler() http.Handler {
 		}
 		reply(w, in.status())
 	})
+	if in.cfg.Gatherer != nil {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(in.cfg.Gatherer, promhttp.HandlerOpts{}))
+	}
 	return mux
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -19,8 +20,9 @@ type bodyCopy struct {
 	ready chan struct{}
 	once  sync.Once
 
-	mu  sync.Mutex
-	got bool // the answer has begun
+	mu   sync.Mutex
+	got  bool // the answer has begun
+	late bool // the answer has ended: the deadlines of finish stay
 }
 
 func startBody(x *exchange, c *upConn) *bodyCopy {
@@ -39,7 +41,7 @@ func startBody(x *exchange, c *upConn) *bodyCopy {
 		case <-time.After(continueWait):
 		}
 		bp := bufferPool.Get().(*[]byte)
-		b.err = copyBody(c.Conn, &x.out, x.in.cfg.MaxBodyBytes, *bp)
+		b.err = copyBody(c.Conn, &x.out, x.in.cfg.MaxBodyBytes, *bp, func(more bool) { b.bound(x, c, more) })
 		bufferPool.Put(bp)
 		b.mu.Lock()
 		if b.err == nil && !b.got {
@@ -47,11 +49,45 @@ func startBody(x *exchange, c *upConn) *bodyCopy {
 		}
 		b.mu.Unlock()
 		var w *sandboxWriteError
-		if b.err != nil && !errors.As(b.err, &w) {
+		if b.err != nil && (!errors.As(b.err, &w) || errors.Is(b.err, os.ErrDeadlineExceeded)) {
 			c.Conn.Close() // the sandbox must not mistake a part for the whole body
 		}
 	}()
 	return b
+}
+
+// bound limits the time until the next piece of the body has arrived, or has been
+// sent. If there is no more, it removes the limits: net/http and the pool of
+// connections go on with both connections.
+func (b *bodyCopy) bound(x *exchange, c *upConn, more bool) {
+	var at time.Time
+	if x.in.cfg.BodyTimeout <= 0 {
+		return
+	}
+	if more {
+		at = time.Now().Add(x.in.cfg.BodyTimeout)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.late {
+		return
+	}
+	_ = http.NewResponseController(x.w).SetReadDeadline(at)
+	_ = c.Conn.SetWriteDeadline(at)
+}
+
+// stuck reports whether the sandbox stopped reading the body.
+func (b *bodyCopy) stuck() bool {
+	if b == nil {
+		return false
+	}
+	select {
+	case <-b.done:
+		var w *sandboxWriteError
+		return errors.As(b.err, &w) && errors.Is(b.err, os.ErrDeadlineExceeded)
+	default:
+		return false
+	}
 }
 
 // proceed is the sandbox's 100 Continue.
@@ -96,23 +132,28 @@ func (b *bodyCopy) finish(x *exchange, c *upConn) bool {
 	if x.started && !x.aborted {
 		x.flush()
 	}
-	timer := time.AfterFunc(lateBody, func() {
-		_ = http.NewResponseController(x.w).SetReadDeadline(time.Now())
-	})
+	b.mu.Lock()
+	b.late = true
+	_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(lateBody))
 	// The sandbox may have stopped reading.
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(lateBody))
+	b.mu.Unlock()
 	<-b.done
-	timer.Stop()
+	if b.err == nil {
+		_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{})
+	}
 	return false
 }
 
-// copyBody sends the client's body, chunked if length is negative.
-func copyBody(w io.Writer, o *outgoing, limit int64, buf []byte) error {
+// copyBody sends the client's body, chunked if length is negative. It calls bound
+// before each read and write, and with false after the last.
+func copyBody(w io.Writer, o *outgoing, limit int64, buf []byte, bound func(more bool)) error {
 	body := o.r.Body
 	var sent int64
 	// Leave room before the data for a chunk's size, and after it for its end.
 	const room = 10
 	for {
+		bound(true)
 		n, err := body.Read(buf[room : len(buf)-2])
 		if n > 0 {
 			if sent += int64(n); limit > 0 && sent > limit {
@@ -128,6 +169,7 @@ func copyBody(w io.Writer, o *outgoing, limit int64, buf []byte) error {
 				copy(buf[room+n:], "\r\n")
 				out = buf[start : room+n+2]
 			}
+			bound(true)
 			if _, werr := w.Write(out); werr != nil {
 				return &sandboxWriteError{werr}
 			}
@@ -140,6 +182,7 @@ func copyBody(w io.Writer, o *outgoing, limit int64, buf []byte) error {
 		}
 	}
 	if o.length >= 0 {
+		bound(false)
 		return nil
 	}
 	end := append(buf[:0], "0\r\n"...)
@@ -154,6 +197,7 @@ func copyBody(w io.Writer, o *outgoing, limit int64, buf []byte) error {
 	if _, err := w.Write(append(end, "\r\n"...)); err != nil {
 		return &sandboxWriteError{err}
 	}
+	bound(false)
 	return nil
 }
 

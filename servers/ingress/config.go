@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -15,6 +16,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
+
+// DefaultLocalDomain is the domain under which apps answer if none is configured.
+const DefaultLocalDomain = "localhost"
 
 // Config of an Ingress. Zero values mean the defaults.
 type Config struct {
@@ -45,14 +49,21 @@ type Config struct {
 	DialTimeout           time.Duration // for a connection to a sandbox; default 2 s
 	ResponseHeaderTimeout time.Duration // until a sandbox begins to answer; default 10 min; negative: unlimited
 
+	// BodyTimeout is how long the body of a request or an answer may make no
+	// progress, whichever side is the cause; default 2 min; negative: unlimited.
+	// Only the client must make progress on an event stream or gRPC.
+	BodyTimeout time.Duration
+
 	// TrustedProxies are peers whose X-Forwarded-* and Forwarded headers are
 	// believed and extended. The ingress replaces these headers of all other
 	// peers.
 	TrustedProxies []netip.Prefix
 
 	Logger     *slog.Logger
-	AccessLog  *slog.Logger          // one line per request; nil: none
+	AccessLog  io.Writer             // one line of JSON per request; nil: none. A write may take its time: requests do not wait for it
+	LogQuery   bool                  // the access log has the values of queries; otherwise only their names
 	Registerer prometheus.Registerer // nil: no metrics
+	Gatherer   prometheus.Gatherer   // what the admin interface serves as /metrics; nil: nothing
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -60,7 +71,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Addrs = []string{"127.0.0.1:8080"}
 	}
 	if c.LocalDomains == nil {
-		c.LocalDomains = []string{"localhost"}
+		c.LocalDomains = []string{DefaultLocalDomain}
 	}
 	var local []string
 	for _, d := range c.LocalDomains {
@@ -77,6 +88,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDuration(&c.IdleTimeout, 2*time.Minute)
 	setDuration(&c.DialTimeout, 2*time.Second)
 	setDuration(&c.ResponseHeaderTimeout, 10*time.Minute)
+	setDuration(&c.BodyTimeout, 2*time.Minute)
 	if c.HoldLimit <= 0 {
 		c.HoldLimit = 1000
 	}

@@ -188,7 +188,8 @@ func appOf(a *app.App) (App, bool) {
 }
 
 func routeOf(r *app.Route) (Route, bool) {
-	return Route{ID: r.ID, Host: r.Spec.Host, Path: r.Spec.Path, App: schema.ID(r.Spec.App), Service: r.Spec.Service}, true
+	return Route{ID: r.ID, Host: r.Spec.Host, Path: r.Spec.Path, App: schema.ID(r.Spec.App), Service: r.Spec.Service,
+		Project: r.Project, Created: r.CreateRevision}, true
 }
 
 func sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {

@@ -22,6 +22,7 @@ type Ingress struct {
 	table    atomic.Pointer[table]
 	follower *follower
 	tunnels  tunnels
+	access   *accessLog // nil: none
 	started  time.Time
 	conns    atomic.Int64  // number of clients' connections, tunnels included
 	stopping chan struct{} // closed when requests should stop waiting
@@ -44,6 +45,9 @@ func New(cfg Config) (*Ingress, error) {
 	}, in.metrics)
 	in.table.Store(newTable(&State{}, in.registry))
 	in.follower = newFollower(in)
+	if cfg.AccessLog != nil {
+		in.access = newAccessLog(cfg.AccessLog, cfg.LogQuery, cfg.Logger)
+	}
 	return in, nil
 }
 
@@ -107,6 +111,9 @@ func (in *Ingress) Run(ctx context.Context) error {
 	var background errgroup.Group
 	background.Go(func() error { return in.follower.run(work) })
 	background.Go(func() error { in.sweep(work); return nil })
+	if in.access != nil {
+		background.Go(func() error { in.access.run(work); return nil })
+	}
 	if admin != nil {
 		background.Go(func() error { return ignoreClosed(adminSrv.Serve(admin)) })
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // page is an answer that the ingress itself gives.
@@ -18,6 +19,7 @@ type page struct {
 	RequestID  string `json:"request_id,omitempty"`
 	retryAfter int    // seconds
 	challenge  bool   // ask for a token
+	closes     bool   // end the connection, on which the request goes on
 }
 
 var pageHTML = template.Must(template.New("page").Parse(`<!doctype html>
@@ -39,6 +41,9 @@ func (p *page) write(w http.ResponseWriter, r *http.Request) {
 	}
 	if p.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	if p.closes && r.ProtoMajor == 1 {
+		h.Set("Connection", "close")
 	}
 	if p.challenge {
 		h.Set("WWW-Authenticate", "Bearer")
@@ -104,4 +109,9 @@ func tooSlow(app string) *page {
 func tooLarge(limit int64) *page {
 	return &page{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Title: "The request is too large",
 		Detail: "Its body is larger than " + strconv.FormatInt(limit, 10) + " bytes."}
+}
+
+func tooSlowUpload(limit time.Duration) *page {
+	return &page{Status: http.StatusRequestTimeout, Code: "body_timeout", Title: "The request took too long",
+		Detail: "No part of its body arrived for " + limit.String() + ".", closes: true}
 }

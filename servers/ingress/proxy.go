@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"miren.dev/runtime/pkg/schema"
 )
 
 // Sizes of the copy buffers.
@@ -22,6 +24,8 @@ const (
 	// spliceFrom is the size of the rest of a body from which the kernel copies
 	// it (splice).
 	spliceFrom = 256 << 10
+	// splicePiece is how much the kernel copies before deadlines are set again.
+	splicePiece = 512 << 10
 	// continueWait is how long the sandbox may take to say 100 Continue; after
 	// it the body is sent anyway.
 	continueWait = time.Second
@@ -64,6 +68,13 @@ type exchange struct {
 	small   []byte // start of the body, read ahead
 	haveAll bool   // small is the whole body
 
+	begun   time.Time     // when a sandbox was first tried; zero: none was
+	first   time.Time     // when the answer began
+	version schema.ID     // of the sandbox that was tried last
+	sandbox schema.ID     // that was tried last
+	limit   time.Duration // how long the sandbox may be silent within its answer; 0: unlimited
+	bounded bool          // the client's connection has a write deadline
+
 	started  bool // the client has the head of the answer
 	aborted  bool // the sandbox's answer ended early
 	status   int
@@ -76,6 +87,9 @@ type exchange struct {
 // client has an answer (started) or the caller can still send one.
 func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 	ctx := x.r.Context()
+	if x.sandbox = b.ID; x.begun.IsZero() {
+		x.begun = time.Now()
+	}
 	c, err := b.get(ctx, fresh)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -100,11 +114,9 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 	}()
 
 	if x.out.length > 0 && x.out.length <= smallBody && !x.out.expect && !x.haveAll {
-		x.small = make([]byte, x.out.length)
-		if _, err := io.ReadFull(x.r.Body, x.small); err != nil {
+		if err := x.readSmall(); err != nil {
 			return &clientReadError{err}
 		}
-		x.haveAll = true
 	}
 	bp := bufferPool.Get().(*[]byte)
 	defer bufferPool.Put(bp)
@@ -169,6 +181,30 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 	return nil
 }
 
+// readSmall reads the whole body of a request before it is sent.
+func (x *exchange) readSmall() error {
+	x.small = make([]byte, x.out.length)
+	limit := x.in.cfg.BodyTimeout
+	control := http.NewResponseController(x.w)
+	for n := 0; n < len(x.small); {
+		if limit > 0 {
+			_ = control.SetReadDeadline(time.Now().Add(limit))
+		}
+		m, err := x.r.Body.Read(x.small[n:])
+		if n += m; n < len(x.small) && err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	if limit > 0 {
+		_ = control.SetReadDeadline(time.Time{})
+	}
+	x.haveAll = true
+	return nil
+}
+
 // expectAnswer limits the time until the answer begins. It is called when the
 // whole request has been sent.
 func (x *exchange) expectAnswer(c net.Conn) {
@@ -179,20 +215,23 @@ func (x *exchange) expectAnswer(c net.Conn) {
 
 // noAnswer returns the reason why no answer came, given readErr.
 func (x *exchange) noAnswer(c *upConn, body *bodyCopy, readErr, writeErr error) error {
-	if err := x.r.Context().Err(); err != nil {
-		return &clientReadError{err}
-	}
+	gone := x.r.Context().Err()
 	if body != nil {
-		if errors.Is(readErr, net.ErrClosed) {
-			<-body.done // copyBody closed the connection as its last step
+		if gone != nil || errors.Is(readErr, net.ErrClosed) {
+			<-body.done // copyBody ended the exchange as its last step, or ends with it
 		}
 		if err := body.failed(); err != nil {
 			return err
 		}
 	}
+	if gone != nil {
+		return &clientReadError{gone}
+	}
 	switch {
 	case c.gone.Load():
 		readErr = errGone
+	case body.stuck():
+		return &answerError{os.ErrDeadlineExceeded}
 	case errors.Is(readErr, os.ErrDeadlineExceeded), errors.Is(readErr, errHeadTooLarge):
 		return &answerError{readErr}
 	case writeErr != nil:
@@ -216,7 +255,11 @@ func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 	for _, t := range re.trailers {
 		h.Add("Trailer", t)
 	}
-	x.started, x.status = true, re.status
+	x.started, x.status, x.first = true, re.status, time.Now()
+	x.limit = max(x.in.cfg.BodyTimeout, 0)
+	if mayBeSilent(h.Get("Content-Type")) {
+		x.limit = 0
+	}
 	x.w.WriteHeader(re.status)
 	var err error
 	switch {
@@ -240,10 +283,43 @@ func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 		})
 	}
 	if err != nil {
+		if x.bounded {
+			x.offer()
+		}
 		x.flush() // this much arrived; ServeHTTP ends the connection early
 		x.aborted = true
+		return err
 	}
-	return err
+	if x.limit > 0 {
+		_ = c.Conn.SetReadDeadline(time.Time{})
+	}
+	if x.bounded {
+		x.offer()
+		x.flush()
+		_ = http.NewResponseController(x.w).SetWriteDeadline(time.Time{})
+	}
+	return nil
+}
+
+// mayBeSilent reports whether an answer of this type is a stream in which pauses
+// are normal.
+func mayBeSilent(contentType string) bool {
+	return strings.HasPrefix(contentType, "text/event-stream") || strings.HasPrefix(contentType, "application/grpc")
+}
+
+// await limits the time until the sandbox sends more of its answer.
+func (x *exchange) await(c *upConn) {
+	if x.limit > 0 {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(x.limit))
+	}
+}
+
+// offer limits the time until the client has read the bytes that are written next.
+func (x *exchange) offer() {
+	if t := x.in.cfg.BodyTimeout; t > 0 {
+		_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(t))
+		x.bounded = true
+	}
 }
 
 func (x *exchange) flush() {
@@ -258,6 +334,9 @@ func (x *exchange) relayLength(c *upConn, n int64, bp *[]byte) error {
 	for n > 0 {
 		if buffered := c.br.Buffered(); buffered > 0 {
 			p, _ := c.br.Peek(int(min(int64(buffered), n)))
+			if n > int64(len(p)) {
+				x.offer() // a short answer fits into buffers of the kernel
+			}
 			m, err := x.w.Write(p)
 			x.bytes += int64(m)
 			if err != nil {
@@ -270,9 +349,13 @@ func (x *exchange) relayLength(c *upConn, n int64, bp *[]byte) error {
 		}
 		if n >= spliceFrom {
 			if rf, ok := x.w.(io.ReaderFrom); ok {
-				m, err := rf.ReadFrom(&io.LimitedReader{R: c.Conn, N: n})
+				// The deadline is for the piece, since how far it is cannot be seen.
+				x.offer()
+				x.await(c)
+				piece := min(n, splicePiece)
+				m, err := rf.ReadFrom(&io.LimitedReader{R: c.Conn, N: piece})
 				x.bytes += m
-				if n -= m; err == nil && n > 0 {
+				if n -= m; err == nil && m < piece {
 					err = io.ErrUnexpectedEOF
 				}
 				if err != nil {
@@ -286,8 +369,10 @@ func (x *exchange) relayLength(c *upConn, n int64, bp *[]byte) error {
 			unflushed = false
 		}
 		p := (*bp)[:min(int64(copyBuffer), n)]
+		x.await(c)
 		m, err := c.Conn.Read(p)
 		if m > 0 {
+			x.offer()
 			k, werr := x.w.Write(p[:m])
 			x.bytes += int64(k)
 			if werr != nil {
@@ -315,8 +400,10 @@ func (x *exchange) relayStream(c *upConn, re *response, bp *[]byte) error {
 		x.flush()
 	}
 	for {
+		x.await(c)
 		m, err := re.body.Read((*bp)[:copyBuffer])
 		if m > 0 {
+			x.offer()
 			k, werr := x.w.Write((*bp)[:m])
 			x.bytes += int64(k)
 			if werr != nil {

@@ -241,9 +241,13 @@ func isTrusted(prefixes []netip.Prefix, addr string) bool {
 	if err != nil {
 		return false
 	}
-	ip := ap.Addr().Unmap()
-	for _, p := range prefixes {
-		if p.Contains(ip) {
+	return inNetworks(prefixes, ap.Addr())
+}
+
+func inNetworks(networks []netip.Prefix, ip netip.Addr) bool {
+	ip = ip.Unmap()
+	for _, n := range networks {
+		if n.Contains(ip) {
 			return true
 		}
 	}

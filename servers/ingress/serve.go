@@ -3,7 +3,6 @@ package ingress
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"os"
 	"time"
@@ -27,11 +26,8 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		took := time.Since(begin)
 		app.ended(x.status, took)
-		if in.cfg.AccessLog != nil {
-			in.cfg.AccessLog.LogAttrs(context.Background(), slog.LevelInfo, "request",
-				slog.String("app", app.name), slog.String("method", r.Method), slog.String("host", r.Host), slog.String("path", r.URL.Path),
-				slog.Int("status", x.status), slog.Int64("bytes", x.bytes), slog.Duration("took", took),
-				slog.String("peer", r.RemoteAddr), slog.String("request_id", x.out.requestID), slog.Bool("aborted", x.aborted))
+		if in.access != nil {
+			in.access.request(x, app.name, begin, took)
 		}
 		if x.aborted {
 			panic(http.ErrAbortHandler) // the client must not mistake a part for the whole answer
@@ -62,7 +58,7 @@ func (x *exchange) fail(p *page) {
 		return
 	}
 	p.RequestID = x.out.requestID
-	x.started, x.status = true, p.Status
+	x.started, x.status, x.first = true, p.Status, time.Now()
 	p.write(x.w, x.r)
 }
 
@@ -111,6 +107,7 @@ func (x *exchange) route(app **appState) *page {
 		}
 		hold.end()
 		tg.app.inflight.Inc()
+		x.version = tg.version
 		err := x.attempt(b, stale >= maxStale)
 		tg.app.inflight.Dec()
 		b.inflight.Add(-1)
@@ -138,6 +135,8 @@ func (x *exchange) judge(tg *target, err error) (again bool, _ *page) {
 		client *clientReadError
 	)
 	switch {
+	case errors.As(err, &client) && errors.Is(err, os.ErrDeadlineExceeded): // which also ends the request's context
+		return false, tooSlowUpload(x.in.cfg.BodyTimeout)
 	case errors.As(err, &client), x.r.Context().Err() != nil:
 		return false, nil
 	case errors.As(err, &dial):

@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -466,11 +466,18 @@ func TestMetricsAndAccessLog(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	var mu sync.Mutex
 	var lines bytes.Buffer
-	in := start(t, Config{Registerer: reg, AccessLog: slog.New(slog.NewJSONHandler(&lockedWriter{mu: &mu, w: &lines}, nil))})
+	in := start(t, Config{Registerer: reg, AccessLog: &lockedWriter{mu: &mu, w: &lines},
+		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}})
 	in.install(oneApp(up.URL))
 	c := client(t)
 	for i := range 5 {
-		get(t, c, fmt.Sprintf("%s/path-%d", in.url, i), testHost)
+		r := request(t, "GET", fmt.Sprintf("%s/path-%d?token=hunter2&bare", in.url, i), testHost)
+		r.Header.Set("X-Forwarded-For", "6.6.6.6, 192.0.2.7, 10.1.1.1")
+		resp, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
 		get(t, c, in.url, fmt.Sprintf("host-%d", i))
 	}
 	got := map[string]float64{}
@@ -496,20 +503,36 @@ func TestMetricsAndAccessLog(t *testing.T) {
 	if series > 40 {
 		t.Errorf("%d series", series)
 	}
+	wait.For(t, "the lines are written", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return bytes.Count(lines.Bytes(), []byte("\n")) == 10
+	})
 	mu.Lock()
 	defer mu.Unlock()
+	if bytes.Contains(lines.Bytes(), []byte("hunter2")) {
+		t.Errorf("a value of a query is logged:\n%s", &lines)
+	}
 	dec := json.NewDecoder(&lines)
 	seen := map[string]int{}
 	for dec.More() {
 		var l struct {
-			App, Method, Host, Path string
-			Status                  int
-			RequestID               string `json:"request_id"`
+			App, Method, Host, Path, Query string
+			Version, Sandbox, Peer         string
+			Time                           time.Time
+			Status                         int
+			Bytes                          int64
+			Seconds                        float64
+			FirstByte                      float64 `json:"first_byte_seconds"`
+			RequestID                      string  `json:"request_id"`
 		}
 		if err := dec.Decode(&l); err != nil {
 			t.Fatal(err)
 		}
-		if l.RequestID == "" || l.Method != "GET" {
+		if l.RequestID == "" || l.Method != "GET" || l.Time.IsZero() || l.Seconds <= 0 || l.FirstByte <= 0 || l.Bytes == 0 && l.App != "" {
+			t.Errorf("%+v", l)
+		}
+		if l.App == "shop" && (l.Version != "v1" || l.Sandbox == "" || l.Peer != "192.0.2.7" || l.Query != "token=&…") {
 			t.Errorf("%+v", l)
 		}
 		seen[fmt.Sprint(l.App, l.Status)]++

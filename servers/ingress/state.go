@@ -43,6 +43,9 @@ type Route struct {
 	Path    string    `json:"path"`
 	App     schema.ID `json:"app"`
 	Service string    `json:"service"`
+
+	Project schema.ID       `json:"project,omitempty"`
+	Created schema.Revision `json:"created,omitempty"` // the project with the oldest route of a host has the host
 }
 
 // Sandbox is a sandbox that takes requests.

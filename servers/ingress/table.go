@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -95,7 +96,7 @@ func newTable(s *State, reg *registry) *table {
 			t.local[name] = []rule{{target: targetOf(a.ID, app.DefaultService)}}
 		}
 	}
-	for _, r := range s.Routes {
+	for _, r := range ownedRoutes(s.Routes) {
 		tg := targetOf(r.App, r.Service)
 		if tg == nil {
 			continue // the app was deleted or is not listed yet
@@ -117,6 +118,17 @@ func newTable(s *State, reg *registry) *table {
 		}
 	}
 	return t
+}
+
+// ownedRoutes returns the routes without those whose host belongs to another project.
+// domain/routes refuses these too, but cannot prevent one that is made otherwise.
+func ownedRoutes(list []Route) []Route {
+	byAge := slices.Clone(list)
+	slices.SortFunc(byAge, func(a, b Route) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(string(a.ID), string(b.ID)))
+	})
+	var claims routes.Claims
+	return slices.DeleteFunc(byAge, func(r Route) bool { return !claims.Add(strings.ToLower(r.Host), r.Project) })
 }
 
 // match finds the target for a normalised host and a path, or nil.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,5 +178,31 @@ func TestStateFile(t *testing.T) {
 	left, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestTableIgnoresRoutesOfHostsOfOtherProjects: the oldest route of a host decides
+// whose it is, in whatever order routes are listed.
+func TestTableIgnoresRoutesOfHostsOfOtherProjects(t *testing.T) {
+	s := &State{
+		Apps: []App{{ID: "mine", Name: "mine", Active: "v"}, {ID: "theirs", Name: "theirs", Active: "v"}},
+		Routes: []Route{
+			{ID: "r1", Host: "a.example.com", Path: "/", App: "theirs", Project: "p2", Created: 20},
+			{ID: "r2", Host: "*.example.com", Path: "/", App: "mine", Project: "p1", Created: 10},
+			{ID: "r3", Host: "*.example.com", Path: "/api", App: "theirs", Project: "p2", Created: 21},
+			{ID: "r4", Host: "b.example.com", Path: "/", App: "mine", Project: "p1", Created: 22},
+			{ID: "r5", Host: "example.com", Path: "/", App: "theirs", Project: "p2", Created: 23},
+			{ID: "r6", Host: "*", Path: "/", App: "theirs", Project: "p2", Created: 24},
+			{ID: "r7", Host: "*", Path: "/x", App: "mine", Project: "p1", Created: 25},
+		},
+	}
+	tb := newTable(s, testRegistry())
+	for url, want := range map[string]schema.ID{
+		"a.example.com/": "mine", "z.example.com/api": "mine", "b.example.com/": "mine", "example.com/": "theirs", "other/x": "theirs",
+	} {
+		host, path, _ := strings.Cut(url, "/")
+		if tg := tb.match(host, "/"+path, []string{".localhost"}); tg == nil || tg.app.id != want {
+			t.Errorf("%s: %+v", url, tg)
+		}
 	}
 }

@@ -17,7 +17,7 @@ func (x *exchange) tunnel(c *upConn, re *response) error {
 	if err != nil {
 		return &answerError{err}
 	}
-	x.started, x.upgraded, x.status = true, true, re.status
+	x.started, x.upgraded, x.status, x.first = true, true, re.status, time.Now()
 	x.in.tunnels.add(client, c.Conn)
 	defer x.in.conns.Add(-1)
 	defer x.in.tunnels.remove(client)

@@ -54,7 +54,9 @@ func init() {
 			switch {
 			case d == nil:
 			case errors.As(d, &e):
-				p.Errors = append(p.Errors, e.ErrorDetail())
+				d := *e.ErrorDetail()
+				d.Value = nil // it may be the whole body, with secrets
+				p.Errors = append(p.Errors, &d)
 			default:
 				p.Errors = append(p.Errors, &huma.ErrorDetail{Message: d.Error()})
 			}

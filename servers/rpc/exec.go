@@ -20,7 +20,8 @@ const chunk = 32 << 10
 type execStream = rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput]
 
 // Exec runs a process and copies its streams until it has ended. The process is
-// killed when the call ends before it does.
+// killed when the call ends before it does, unless it has a tag and the server
+// stops: then the next server can continue it.
 func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st execStream) error {
 	out := &output{st: st}
 	sid, p, err := h.sandboxes.Exec(ctx, sandboxes.ExecRequest{
@@ -32,7 +33,7 @@ func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st 
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
 	return attach(ctx, out, sid, p, err, streams{
-		stdin: value(req.Stdin), tty: value(req.TTY), detached: value(req.Detached), keep: !value(req.Stdin),
+		stdin: value(req.Stdin), tty: value(req.TTY), detached: value(req.Detached), keep: !value(req.Stdin), lingers: req.Tag != "",
 	})
 }
 
@@ -143,6 +144,9 @@ type streams struct {
 	// keep: a detached process that ends during the call stays listed with its
 	// exit code, since its caller may have left after the start.
 	keep bool
+	// lingers: when the stop of the server ends the call, the process goes on for
+	// the next server, which finds it by its tag.
+	lingers bool
 	// offsets: output is sent with its offset.
 	offsets bool
 	// ended, if set, is called when the process has ended, before its exit code is sent.
@@ -158,8 +162,17 @@ func attach(ctx context.Context, out *output, sid id.Sandbox, p sandboxes.Proces
 		return err
 	}
 	leave := func() { _ = p.Close() }
-	if s.detached {
+	switch {
+	case s.detached:
 		leave = p.Detach
+	case s.lingers:
+		leave = func() {
+			if rpc.Stopping(ctx) {
+				p.Detach()
+				return
+			}
+			_ = p.Close()
+		}
 	}
 	defer func() { leave() }()
 	if !s.stdin && !s.detached { // that of a detached process stays open for its next caller

@@ -170,6 +170,24 @@ func TestExecWaitsForSetUp(t *testing.T) {
 	}
 }
 
+// TestTaggedProcessOutlivesTheServer: a process is killed when the server stops, but
+// one with a tag goes on, for the next server.
+func TestTaggedProcessOutlivesTheServer(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("stub")
+	for _, tag := range []string{"", "tag"} {
+		st := e.exec(e.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "sleep"}, Tag: tag})
+		if m, err := st.Recv(); err != nil || m.Process == "" {
+			t.Fatalf("%+v, %v", m, err)
+		}
+	}
+	e.must(e.rpc.Shutdown(e.ctx()))
+	wait.For(t, "the other one is killed", func() bool {
+		list, err := e.machine.Driver().Processes(t.Context(), string(sb.ID))
+		return err == nil && len(list) == 1 && list[0].Tag == "tag"
+	})
+}
+
 func TestExecRefused(t *testing.T) {
 	e := newEnv(t)
 	ended := e.run("exit", "1")

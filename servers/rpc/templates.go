@@ -74,7 +74,7 @@ func (h *templateHandler) show(ctx context.Context, project, name string) (*sand
 func (h *templateHandler) Build(ctx context.Context, req *sandbox.BuildTemplateRequest) (*sandbox.BuildTemplateResponse, error) {
 	r := templates.BuildRequest{
 		New: value(req.New), Labels: req.Labels, Title: req.Title, Dockerfile: req.Dockerfile, Steps: req.Steps, Image: req.Image, NoCache: value(req.NoCache), Tags: req.Tags, Aliases: req.Aliases,
-		Start: req.Start, Env: req.Env, User: req.User, Workdir: req.Workdir,
+		Start: req.Start, Env: req.Env, User: req.User, Workdir: req.Workdir, Capabilities: req.Capabilities,
 		CPUMillis: value(req.CPUMillis), MemoryBytes: value(req.MemoryBytes), DiskBytes: value(req.DiskBytes),
 	}
 	if req.Ready != nil {

@@ -164,7 +164,8 @@ func (p *process) Close() error {
 	return p.n.node.CloseProcess(ctx, &runner.ProcessRequest{Sandbox: p.sid, Process: p.name})
 }
 
-// Detach implements sandboxes.Process.
+// Detach implements sandboxes.Process. The end of its call ends a process that is
+// not detached.
 func (p *process) Detach() { p.leave() }
 
 // unread is output that was received and not read.

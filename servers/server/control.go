@@ -233,7 +233,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 	d := &disks.Service{Store: c.quotas, Informers: c.informers, Stores: c.cfg.Disks.Stores}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
-		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
+		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg)}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Disks:     d,
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,

@@ -179,7 +179,7 @@ func forever(ctx context.Context, log *slog.Logger, name string, part func(conte
 	}
 }
 
-// serveMetrics serves Prometheus metrics on a unix socket and, if configured, over TCP.
+// serveMetrics serves Prometheus metrics, also those of the ingress process, on a unix socket and, if configured, over TCP.
 func serveMetrics(ctx context.Context, cfg *config.Config, in *instance.Instance, reg *prometheus.Registry) error {
 	path := in.Socket("metrics.sock")
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -198,7 +198,7 @@ func serveMetrics(ctx context.Context, cfg *config.Config, in *instance.Instance
 		listeners = append(listeners, l)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(withIngress(reg, in.Socket("ingress.sock")), promhttp.HandlerOpts{}))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {

@@ -3,11 +3,15 @@ package server
 import (
 	"cmp"
 	"context"
+	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -23,6 +27,9 @@ import (
 
 // previewDial bounds the time in which the server connects to a preview.
 const previewDial = 5 * time.Second
+
+// minAccessLog is the smallest size at which the access log is rotated, in bytes.
+const minAccessLog = 64 << 10
 
 // ingressUserDefault is the user of the ingress that is created if it is missing.
 const ingressUserDefault = "runtime-ingress"
@@ -56,8 +63,9 @@ func findIngressUser(ctx context.Context, cfg *config.Config) (sysuser.User, err
 // continues to serve when the server is away.
 //
 // As root it only prepares its directory and opens what it listens on; before
-// it reads a byte that others wrote it becomes the user of the ingress.
-func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+// it reads a byte that others wrote it becomes the user of the ingress. openLog
+// opens a log file that is rotated at a size in bytes.
+func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog func(path string, max int64) (io.Writer, error)) error {
 	in, err := instance.Find(cfg.StateDir, cfg.RunDir)
 	if err != nil {
 		return err
@@ -80,9 +88,24 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer client.Close()
+	var access io.Writer
+	if n := cfg.Ingress.AccessLogBytes; n > 0 { // the file and its predecessor
+		if access, err = openLog(in.State("logs", "access.log"), max(int64(n)/2, minAccessLog)); err != nil {
+			return errs.Wrap(err, "ingress.access_log_bytes")
+		}
+	}
+	var proxies []netip.Prefix
+	for _, s := range cfg.Ingress.TrustedProxies {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return errs.New(errs.InvalidArgument, "ingress.trusted_proxies: %w", err)
+		}
+		proxies = append(proxies, p)
+	}
+	metrics := prometheus.NewRegistry()
 	previews := sandbox.NewPreviewsClient(client)
 	srv, err := ingress.New(ingress.Config{
-		Addrs: []string{cfg.Ingress.HTTPAddress}, LocalDomains: cfg.Ingress.LocalDomains,
+		Addrs: []string{cfg.Ingress.HTTPAddress}, LocalDomains: localDomains(cfg),
 		Wake: func(ctx context.Context, pid schema.ID) error {
 			return previews.Wake(ctx, &sandbox.PreviewRequest{Preview: id.Preview(pid)})
 		},
@@ -93,6 +116,8 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		},
 		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: in.Socket("ingress.sock"),
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
+		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
+		Registerer: metrics, Gatherer: metrics,
 	})
 	if err != nil {
 		return err
@@ -104,6 +129,14 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return err
 	}
 	return srv.Run(ctx)
+}
+
+// localDomains returns the domains under which apps answer without a route.
+func localDomains(cfg *config.Config) []string {
+	if len(cfg.Ingress.LocalDomains) == 0 {
+		return []string{ingress.DefaultLocalDomain}
+	}
+	return cfg.Ingress.LocalDomains
 }
 
 // off maps the configuration's 0, which means "not at all", to a negative

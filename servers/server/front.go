@@ -230,12 +230,16 @@ func (f *front) run(ctx context.Context) error {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
+	closed := make(chan struct{}) // when the RPC server has ended every call
 	g.Go(func() error { return f.keys.Run(gctx) })
 	if l.api != nil {
 		g.Go(func() error {
-			defer f.e2b.Close()
 			f.e2b.Start()
-			return f.api.Serve(gctx, l.api)
+			err := f.api.Serve(gctx, l.api)
+			// A call that the face itself ends would end its process.
+			<-closed
+			f.e2b.Close()
+			return err
 		})
 		g.Go(func() error {
 			<-gctx.Done()
@@ -254,6 +258,7 @@ func (f *front) run(ctx context.Context) error {
 		g.Go(func() error { return f.serveSSH(gctx) })
 	}
 	g.Go(func() error {
+		defer close(closed)
 		<-gctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(gctx), shutdownGrace)
 		defer cancel()

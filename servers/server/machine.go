@@ -119,7 +119,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	}
 	m.buildkit = buildkit.New(buildkit.Config{
 		Instance: in, Containerd: m.containerd, BinDir: m.binDir, CABundle: m.caBundle, CacheBytes: cfg.Build.CacheBytes,
-		Allow: allow, Connections: int(cfg.Network.Connections), OnDemand: cfg.Build.OnDemand,
+		Allow: allow, Connections: int(cfg.Network.Connections), OnDemand: cfg.Build.OnDemand, IdleStop: cfg.Build.IdleStop,
 		Limits: buildkit.Limits{
 			MemoryBytes: cfg.Build.MemoryBytes, CPUMillis: cfg.Build.CPUMillis, Processes: cfg.Build.Processes,
 			DiskBytes: cfg.Build.StepBytes, DiskFreeBytes: cfg.Build.FreeBytes,

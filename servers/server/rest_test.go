@@ -228,6 +228,11 @@ func TestRESTProblems(t *testing.T) {
 			t.Errorf("%s %s %s: %d, %s", c.method, c.path, c.body, resp.StatusCode, text)
 		}
 	}
+	for _, body := range []string{`{"env_secret": {"A": ["hush"]}}`, `{"env_secret": ["hush"]}`, `{"env_secret": {"A": "hush"}`, `{"env_secret": {"A": "hush"}, "templat": 1}`} {
+		if resp, text := e.do("POST", rest.Prefix+"/sessions", key, body); resp.StatusCode/100 != 4 || strings.Contains(text, "hush") {
+			t.Errorf("the answer to %s has the secret, or is none of an error: %d, %s", body, resp.StatusCode, text)
+		}
+	}
 	if resp, _ := e.do("GET", rest.Prefix+"/sessions", "", ""); resp.Header.Get("WWW-Authenticate") == "" {
 		t.Error("no WWW-Authenticate")
 	}

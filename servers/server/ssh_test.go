@@ -344,3 +344,122 @@ func TestSSHKeysStay(t *testing.T) {
 		t.Errorf("a damaged key: %v", err)
 	}
 }
+
+// sshRequests are the ways in which a client can have something of a sandbox: each
+// kind of channel, and each request in a session that begins something.
+var sshRequests = map[string]func(c *gossh.Client) error{
+	"exec": func(c *gossh.Client) error {
+		return inSession(c, func(s *gossh.Session) error { return s.Run("true") })
+	},
+	"shell": func(c *gossh.Client) error {
+		return inSession(c, func(s *gossh.Session) error { return begun(s, s.Shell()) })
+	},
+	"terminal": func(c *gossh.Client) error {
+		return inSession(c, func(s *gossh.Session) error {
+			if err := s.RequestPty("xterm", 24, 80, nil); err != nil {
+				return err
+			}
+			return begun(s, s.Shell())
+		})
+	},
+	"sftp": func(c *gossh.Client) error {
+		return inSession(c, func(s *gossh.Session) error { return begun(s, s.RequestSubsystem("sftp")) })
+	},
+	"-L":             func(c *gossh.Client) error { return dialed(c.Dial("tcp", "localhost:80")) },
+	"-L of a socket": func(c *gossh.Client) error { return dialed(c.Dial("unix", "/run/x.sock")) },
+	"-R":             func(c *gossh.Client) error { return listens(c.Listen("tcp", "127.0.0.1:80")) },
+	"-R of a socket": func(c *gossh.Client) error { return listens(c.ListenUnix("/run/x.sock")) },
+	"agent": func(c *gossh.Client) error {
+		return inSession(c, func(s *gossh.Session) error { return asked(s, "auth-agent-req@openssh.com") })
+	},
+	"X11": func(c *gossh.Client) error {
+		return inSession(c, func(s *gossh.Session) error { return asked(s, "x11-req") })
+	},
+	"another system": func(c *gossh.Client) error {
+		return inSession(c, func(s *gossh.Session) error { return s.RequestSubsystem("netconf") })
+	},
+	"a tunnel":        func(c *gossh.Client) error { _, _, err := c.OpenChannel("tun@openssh.com", nil); return err },
+	"a channel of -R": func(c *gossh.Client) error { _, _, err := c.OpenChannel("forwarded-tcpip", nil); return err },
+}
+
+func inSession(c *gossh.Client, f func(*gossh.Session) error) error {
+	s, err := c.NewSession()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return f(s)
+}
+
+// begun waits for the end of what a session began.
+func begun(s *gossh.Session, err error) error {
+	if err != nil {
+		return err
+	}
+	return s.Wait()
+}
+
+func dialed(c net.Conn, err error) error {
+	if err == nil {
+		_ = c.Close()
+	}
+	return err
+}
+
+func listens(l net.Listener, err error) error {
+	if err == nil {
+		_ = l.Close()
+	}
+	return err
+}
+
+func asked(s *gossh.Session, request string) error {
+	ok, err := s.SendRequest(request, true, nil)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s was refused", request)
+	}
+	return err
+}
+
+// TestEverySSHRequestNeedsItsProject: a key of another project, and one that may only
+// read, get nothing by any kind of request, and neither gets a certificate. What
+// the sandbox of another project is asked for is answered as for one that does not exist.
+func TestEverySSHRequestNeedsItsProject(t *testing.T) {
+	e := newSSHEnv(t)
+	e.newTenant("own")
+	foreign := e.newTenant("foreign")
+	for _, role := range []string{"deployer@own", "agent@own", "admin@own", "viewer", "viewer@foreign"} {
+		key := newSigner(t)
+		e.add(key, "someone", time.Hour, role)
+		for name, request := range sshRequests {
+			var answers []string
+			for _, user := range []string{string(foreign.sandbox.ID), "sb-aaaaaaaaaaaaaaaa"} {
+				c, err := e.login(user, key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err = request(c); err == nil {
+					t.Errorf("as %s: %s succeeds with %s", role, name, user)
+					continue
+				}
+				answers = append(answers, strings.ReplaceAll(err.Error(), user, "SANDBOX"))
+				_ = c.Close()
+			}
+			if len(answers) == 2 && answers[0] != answers[1] {
+				t.Errorf("as %s: %s is answered with %q", role, name, answers)
+			}
+		}
+	}
+	for _, role := range []string{"deployer@own", "admin@own", "viewer@foreign"} {
+		cl := server.NewSSHClient(e.holder(e.issue(e.root(), "someone", role)))
+		_, err := cl.IssueCertificate(t.Context(), &server.IssueSSHCertificateRequest{Sandbox: foreign.sandbox.GetID(), PublicKey: publicLine(newSigner(t))})
+		if !errs.Is(err, errs.PermissionDenied) && !errs.Is(err, errs.NotFound) {
+			t.Errorf("as %s: a certificate: %v", role, err)
+		}
+	}
+	for name, request := range sshRequests {
+		if c, err := e.login(string(foreign.sandbox.ID), newSigner(t)); err == nil {
+			t.Errorf("without a key: %s: %v", name, request(c))
+		}
+	}
+}

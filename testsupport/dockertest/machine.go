@@ -32,7 +32,7 @@ type Machine struct {
 	images   *containerd.Images
 }
 
-// New creates an installation and an engine with this runtime. Both are removed when the test ends, and checked for what is left.
+// New creates an installation and an engine with this runtime. The end of the test removes both, and fails if a part of them remains.
 func New(t testing.TB, runtime string) *Machine {
 	t.Helper()
 	need.Root(t)

@@ -500,6 +500,32 @@ func testEnvironment(t *testing.T, e *Env) {
 			t.Errorf("/tmp is not writable: %s%s", out, errOut)
 		}
 	})
+	within(t, "capabilities", func(t *testing.T) {
+		s := e.spec("capsdefault", "sleep")
+		s.Capabilities = execution.CapabilitiesDefault
+		e.Start(t, s)
+		// chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, sys_chroot, setfcap
+		const set = "00000000800405fb"
+		got := e.Output(t, s.ID, guest("caps"))
+		for _, want := range []string{"CapInh:\t0000000000000000", "CapPrm:\t" + set, "CapEff:\t" + set, "CapBnd:\t" + set, "NoNewPrivs:\t1"} {
+			if !strings.Contains(got, want+"\n") {
+				t.Errorf("no %q of a process of root in\n%s", want, got)
+			}
+		}
+		user := guest("caps")
+		user.User = "1000:1000"
+		got = e.Output(t, s.ID, user)
+		for _, want := range []string{"CapInh", "CapPrm", "CapEff"} {
+			if !strings.Contains(got, want+":\t0000000000000000\n") {
+				t.Errorf("a process of another user has capabilities:\n%s", got)
+			}
+		}
+		s = e.spec("capsunknown", "sleep")
+		s.Capabilities = "all"
+		if _, err := e.Driver.Ensure(t.Context(), s); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("an unknown set: %v", err)
+		}
+	})
 }
 
 func testLogs(t *testing.T, e *Env) {

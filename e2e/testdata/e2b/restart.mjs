@@ -1,4 +1,4 @@
-// Commands that go on while the server is killed. `begin` starts them, `continue` follows them with the next server.
+// Commands that go on while the server is killed or stopped. `begin` starts them, `continue` follows them with the next server.
 import { Sandbox } from 'e2b'
 import assert from 'node:assert/strict'
 

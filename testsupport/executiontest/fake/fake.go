@@ -180,6 +180,11 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (in execution.Ins
 	return in, err
 }
 
+func unknownCapabilities(s execution.Spec) error {
+	_, err := s.Capabilities.Names()
+	return err
+}
+
 func (d *Driver) ensure(ctx context.Context, s execution.Spec) (execution.Instance, error) {
 	if err := checkID(s.ID); err != nil {
 		return execution.Instance{}, err
@@ -189,6 +194,8 @@ func (d *Driver) ensure(ctx context.Context, s execution.Spec) (execution.Instan
 		return execution.Instance{}, errs.New(errs.InvalidArgument, "network %q", s.Network)
 	case s.Egress != nil && s.Egress.Validate() != nil:
 		return execution.Instance{}, s.Egress.Validate()
+	case unknownCapabilities(s) != nil:
+		return execution.Instance{}, unknownCapabilities(s)
 	case strings.HasPrefix(s.Image, "none"):
 		return execution.Instance{}, errs.New(errs.NotFound, "image %s does not exist", s.Image).WithHint("build it")
 	case ctx.Err() != nil:

@@ -108,8 +108,12 @@ func (p *process) ID() string { return p.id }
 // PID implements execution.Process.
 func (p *process) PID() int { return p.number64 }
 
-// Detach closes a process that is not detached.
-func (p *process) Detach() { _ = p.Close() }
+// Detach leaves the process running.
+func (p *process) Detach() {
+	gone := errs.New(errs.Canceled, "the process was left")
+	p.out.abort(gone)
+	p.err.abort(gone)
+}
 
 func (p *process) Offsets() (stdout, stderr int64) { return p.out.offset(), p.err.offset() }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"miren.dev/runtime/components/execution"
 )
 
 // program behaves as a command of the guest program and returns the exit code.
@@ -323,8 +325,13 @@ func limits(p *process) int {
 }
 
 func caps(p *process) int {
+	s := p.box.spec()
 	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
-		fmt.Fprintf(p.stdout, "%s:\t%016x\n", set, 0)
+		bits := uint64(0)
+		if s.Capabilities == execution.CapabilitiesDefault && (set == "CapBnd" || p.user == "" && (set == "CapPrm" || set == "CapEff")) {
+			bits = 0x800405fb
+		}
+		fmt.Fprintf(p.stdout, "%s:\t%016x\n", set, bits)
 	}
 	fmt.Fprintln(p.stdout, "NoNewPrivs:\t1")
 	return 0

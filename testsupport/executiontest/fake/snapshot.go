@@ -103,7 +103,7 @@ func (m *Machine) restored(s execution.Spec) (execution.Spec, error) {
 	of := info.Spec
 	s.Image, s.Command, s.Idle, s.WorkDir, s.User = of.Image, of.Command, of.Idle, of.WorkDir, of.User
 	s.DiskFiles, s.OpenFiles, s.FileBytes = of.DiskFiles, of.OpenFiles, of.FileBytes
-	s.DiskBytes, s.ReadOnlyRoot = of.DiskBytes, of.ReadOnlyRoot
+	s.DiskBytes, s.ReadOnlyRoot, s.Capabilities = of.DiskBytes, of.ReadOnlyRoot, of.Capabilities
 	return s, nil
 }
 
