@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -108,8 +109,8 @@ func podPrepare(args []string) error {
 			return fmt.Errorf("cut off the network: %w", err)
 		}
 	}
-	err := keepOnly(unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_KILL, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SETUID, unix.CAP_SYS_ADMIN)
-	if err != nil {
+	// The driver gives the container this one for the preparation alone. The agent needs the others, or its programs have them.
+	if err := changeOwnCapabilities(func(c *[2]unix.CapUserData) { drop(c, unix.CAP_NET_ADMIN) }); err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)
 	}
 	return becomeVault()
@@ -117,17 +118,24 @@ func podPrepare(args []string) error {
 
 // keepOnly leaves this thread, and what it executes, these capabilities.
 func keepOnly(keep ...uint) error {
+	return changeOwnCapabilities(func(c *[2]unix.CapUserData) {
+		for i := range uint(64) {
+			if !slices.Contains(keep, i) {
+				drop(c, i)
+			}
+		}
+	})
+}
+
+// changeOwnCapabilities changes those of this thread, and of what it executes.
+func changeOwnCapabilities(change func(*[2]unix.CapUserData)) error {
 	runtime.LockOSThread()
 	hdr, data, err := capabilities()
 	if err != nil {
 		return err
 	}
-	var want [2]unix.CapUserData
-	for _, c := range keep {
-		want[c/32].Permitted |= 1 << (c % 32)
-	}
+	change(&data)
 	for i := range data {
-		data[i].Permitted &= want[i].Permitted
 		data[i].Effective, data[i].Inheritable = data[i].Permitted, data[i].Permitted
 	}
 	return unix.Capset(&hdr, &data[0])

@@ -73,7 +73,11 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 	if err := d.writeRecord(s.ID, record{Spec: s}); err != nil {
 		return execution.Instance{}, err
 	}
-	guest, err := d.Hub.Prepare(s.ID, guestConfig(s, image))
+	config, err := guestConfig(s, image)
+	if err != nil {
+		return execution.Instance{}, err
+	}
+	guest, err := d.Hub.Prepare(s.ID, config)
 	if err != nil {
 		return execution.Instance{}, err
 	}

@@ -63,7 +63,7 @@ func checkSpec(s execution.Spec) error {
 func hostname(s execution.Spec) string { return cmp.Or(s.Hostname, s.ID) }
 
 // guestConfig merges the image's configuration and the specification.
-func guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.GuestConfig {
+func guestConfig(s execution.Spec, image ocispec.ImageConfig) (agent.GuestConfig, error) {
 	command := s.Command
 	switch {
 	case s.Idle:
@@ -71,17 +71,20 @@ func guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.GuestConfig 
 	case len(command) == 0:
 		command = slices.Concat(image.Entrypoint, image.Cmd)
 	}
+	capabilities, err := s.Capabilities.Names()
 	return agent.GuestConfig{
-		Command:   command,
-		Env:       agentdriver.MergeEnv(image.Env, s.Env),
-		WorkDir:   cmp.Or(s.WorkDir, image.WorkingDir),
-		User:      cmp.Or(s.User, image.User),
-		Start:     agent.StartOnRequest,
-		PIDs:      s.PIDs,
-		CPUs:      agent.CPUs(s.CPUMillis),
-		LogBytes:  logBytes,
-		Claimable: s.Idle,
-	}
+		Command:  command,
+		Env:      agentdriver.MergeEnv(image.Env, s.Env),
+		WorkDir:  cmp.Or(s.WorkDir, image.WorkingDir),
+		User:     cmp.Or(s.User, image.User),
+		Start:    agent.StartOnRequest,
+		PIDs:     s.PIDs,
+		CPUs:     agent.CPUs(s.CPUMillis),
+		LogBytes: logBytes,
+
+		Claimable:    s.Idle,
+		Capabilities: capabilities,
+	}, err
 }
 
 // pod returns the pod of a sandbox. It has no secrets: the relay brings the
@@ -154,7 +157,7 @@ func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
 				VolumeMounts:             []v1.VolumeMount{{Name: volumeName, MountPath: agentproto.PodRoot, ReadOnly: true}},
 				Resources:                v1.ResourceRequirements{Limits: limits, Requests: requests},
 				SecurityContext: &v1.SecurityContext{
-					// The agent needs its capabilities until it runs; no process of the sandbox has any.
+					// The agent's, and those of programs of root (agent.Guest), which the agent starts without the rest.
 					RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &s.ReadOnlyRoot,
 					Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}, Add: capabilities},
 				},
