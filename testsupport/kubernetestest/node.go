@@ -239,6 +239,7 @@ shift
 exec "$@"
 `)
 	t.Setenv("PATH", n.bin+":"+os.Getenv("PATH"))
+	t.Cleanup(n.endShims) // after containerd, so that no other one starts
 	n.containerd = run(t, "containerd", "unshare", "-m", "--propagation", "private", "sh", script, c.dir,
 		"containerd-cri", "--config", config, "--log-level", "info")
 	wait.NoError(t, "containerd serves", func() (err error) {
@@ -257,6 +258,31 @@ exec "$@"
 		return err
 	})
 	t.Cleanup(func() { n.client.Close() })
+}
+
+// endShims ends the shims of pods that still exist. They outlive containerd, and are
+// in no control group of the node.
+func (n *Node) endShims() {
+	socket := []byte("\x00" + n.c.path("containerd.sock") + "\x00")
+	wait.NoError(n.t, "the node's shims have ended", func() error {
+		lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			return err
+		}
+		for _, f := range lines {
+			b, err := os.ReadFile(f)
+			if err != nil || !bytes.Contains(b, []byte("containerd-shim-")) || !bytes.Contains(b, socket) {
+				continue // another process, or one that has ended
+			}
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			if err != nil {
+				return err
+			}
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			return fmt.Errorf("shim %d runs", pid)
+		}
+		return nil
+	})
 }
 
 func (n *Node) importImages() {
