@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages probe test-vm bench soak lint generate config validate-config packages package toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages probe test-kubernetes test-vm bench soak lint generate config validate-config packages package toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ test-packages: toolchain bin/runtime ## Popular packages of Python and Node.js i
 
 probe: toolchain bin/runtime ## Escapes from sandboxes: every probe is refused inside, and succeeds without a sandbox (root; part of test)
 	@hack/test.sh probe
+
+test-kubernetes: toolchain ## Sandboxes as pods of a Kubernetes cluster of the test (root, builds Kubernetes: not part of test)
+	@hack/test.sh kubernetes
 
 test-vm: ## cgroup v2 and systemd, in a virtual machine (400 MB of packages and minutes: not part of test)
 	@hack/vm-test.sh

@@ -18,7 +18,7 @@ name=runtime-$(cat VERSION)-linux-$("$(hack/go.sh)" env GOARCH)
 files=(runtime r sandbox-run mcp-sandboxd runtime-agent runtime-launch static-server)
 while read -r component _ path; do
 	case $component in
-	minio | versitygw | etcd) ;; # only tests start them
+	minio | versitygw | etcd | kubernetes | containerd-cri) ;; # only tests start them
 	*) files+=("${path#"$PWD/bin/"}") ;;
 	esac
 done < <(RUNTIME_BIN='' hack/toolchain.sh --list)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e|packages|probe.
+# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e|packages|probe|kubernetes.
 # unit: packages that need neither root nor the runtime's components; S3 tests
 # start the servers of hack/toolchain.sh test. root: the real
 # components, then e2e. Instances are isolated, so packages run in parallel.
 # packages: popular packages of Python and Node.js, installed and used in sandboxes.
 # probe: the tests that try to escape from a sandbox, and to use up the machine.
+# kubernetes: sandboxes as pods, with an API server and a kubelet that are built first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/testenv.sh
@@ -12,7 +13,7 @@ mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
 
 pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
 
-case ${1:?unit, root, e2e, packages or probe} in
+case ${1:?unit, root, e2e, packages, probe or kubernetes} in
 unit)
 	"$go" test -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
@@ -44,8 +45,13 @@ probe)
 	tests+='|Destinations|NoIPv6|ConnectionLimit|ReachOnlyTheOutside|FlushedRules|EgressPolicies'
 	exec "$go" test -count=1 -v -timeout 20m -run "$tests" ./components/runsc ./components/agent ./components/network
 	;;
+kubernetes)
+	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test-kubernetes as root" >&2; exit 1; }
+	hack/toolchain.sh etcd cluster
+	exec "$go" test -race -tags kubernetes -count=1 -v -timeout 60m ./components/kubernetes
+	;;
 *)
-	echo "unknown set of tests: $1 (unit, root, e2e, packages or probe)" >&2
+	echo "unknown set of tests: $1 (unit, root, e2e, packages, probe or kubernetes)" >&2
 	exit 2
 	;;
 esac

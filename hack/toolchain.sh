@@ -3,6 +3,7 @@
 #
 #   hack/toolchain.sh [component...]   build components that are out of date (default: the runtime's)
 #   hack/toolchain.sh test             build the servers that only tests start
+#   hack/toolchain.sh cluster          build the Kubernetes that make test-kubernetes starts; some ten minutes
 #   hack/toolchain.sh --check          list components that are out of date and exit 1; build nothing
 #   hack/toolchain.sh --print-dir      print the directory the binaries are in
 #   hack/toolchain.sh --list           print the components, their versions and binaries
@@ -24,6 +25,8 @@ generation=1
 components=(containerd cni buildkit runsc shim launch)
 # Servers that only tests start; make toolchain does not build them.
 servers=(minio versitygw etcd)
+# A cluster for tests: API server and kubelet, and a containerd that serves the kubelet.
+cluster=(kubernetes containerd-cri)
 
 # describe COMPONENT sets what is built: module (its directory), pinned (the required module whose version it
 # shows), packages, binary (its name, of a single package not named like it), tags, dir (below bin/), flags (extra linker
@@ -89,8 +92,22 @@ describe() {
 		packages=("$pinned")
 		binary=etcd
 		;;
+	kubernetes)
+		module=hack/toolchain/kubernetes
+		pinned=k8s.io/kubernetes
+		packages=("$pinned/cmd/kube-apiserver" "$pinned/cmd/kubelet")
+		flags="-X k8s.io/component-base/version.gitVersion=VERSION"
+		;;
+	containerd-cri)
+		module=hack/toolchain/containerd
+		pinned=github.com/containerd/containerd/v2
+		packages=("$pinned/cmd/containerd")
+		binary=containerd-cri
+		tags=no_btrfs,no_devmapper,no_zfs,urfave_cli_no_docs
+		flags="-X $pinned/version.Version=VERSION"
+		;;
 	*)
-		echo "toolchain.sh: no component $1; there are: ${components[*]} ${servers[*]}, and test for the last ${#servers[@]}" >&2
+		echo "toolchain.sh: no component $1; there are: ${components[*]} ${servers[*]} ${cluster[*]}, test (${servers[*]}) and cluster (${cluster[*]})" >&2
 		exit 2
 		;;
 	esac
@@ -184,7 +201,7 @@ for arg; do
 		exit 0
 		;;
 	--list)
-		for c in "${components[@]}" "${servers[@]}"; do
+		for c in "${components[@]}" "${servers[@]}" "${cluster[@]}"; do
 			describe "$c"
 			for b in "${binaries[@]}"; do p=$bin/$dir/$b && echo "$c $version ${p//\/.\//\/}"; done
 		done
@@ -199,6 +216,7 @@ for arg; do
 		exit 2
 		;;
 	test) wanted+=("${servers[@]}") ;;
+	cluster) wanted+=("${cluster[@]}") ;;
 	*) wanted+=("$arg") ;;
 	esac
 done

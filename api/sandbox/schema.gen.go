@@ -2297,6 +2297,8 @@ type SandboxStatus struct {
 	Saved string `cbor:"14,keyasint,omitempty" json:"saved,omitempty"`
 	// Time at which it was last paused.
 	PausedAt *time.Time `cbor:"15,keyasint,omitempty" json:"paused_at,omitempty"`
+	// Why its node refused the last pause, and advice; absent: it did not.
+	PauseRefused string `cbor:"16,keyasint,omitempty" json:"pause_refused,omitempty"`
 	// Last lines of its output, if it failed.
 	LogTail []string `cbor:"7,keyasint,omitempty" json:"log_tail,omitempty"`
 	// Its probe had not passed by the deadline; message, listening and log_tail say more.
@@ -2382,6 +2384,7 @@ const (
 	SandboxAttrPauses          = "status.pauses"
 	SandboxAttrSaved           = "status.saved"
 	SandboxAttrPausedAt        = "status.paused_at"
+	SandboxAttrPauseRefused    = "status.pause_refused"
 	SandboxAttrLogTail         = "status.log_tail"
 	SandboxAttrOverdue         = "status.overdue"
 	SandboxAttrListening       = "status.listening"
@@ -2509,6 +2512,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "status.pauses", Number: 13, Type: "int", Doc: "How often it was paused.", Default: "0"},
 		{Path: "status.saved", Number: 14, Type: "string", Doc: "Name, on its node, of the memory and files of a paused sandbox."},
 		{Path: "status.paused_at", Number: 15, Type: "time", Doc: "Time at which it was last paused."},
+		{Path: "status.pause_refused", Number: 16, Type: "string", Doc: "Why its node refused the last pause, and advice; absent: it did not."},
 		{Path: "status.log_tail", Number: 7, Type: "list of string", Doc: "Last lines of its output, if it failed."},
 		{Path: "status.overdue", Number: 12, Type: "bool", Doc: "Its probe had not passed by the deadline; message, listening and log_tail say more.", Default: "false"},
 		{Path: "status.listening", Number: 8, Type: "list of int", Doc: "TCP ports that were really listened on when that was last looked at."},

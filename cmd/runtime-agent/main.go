@@ -7,9 +7,11 @@
 //	runtime-agent [directory of the configuration [directory of the log]]
 //	runtime-agent -hostname NAME
 //	runtime-agent -listen PORT
+//	runtime-agent -pod [no-network] | -pod-relay OFFSET | -pod-install DIRECTORY
 //
 // The second form sets the host name of a restored sandbox, and ends. The third
-// is an ordinary process, which listens for a client outside the sandbox.
+// is an ordinary process, which listens for a client outside the sandbox. The last
+// ones are for pods of Kubernetes (pod.go).
 // It runs as a user of its own with few capabilities; started as root, it becomes that user first. Every child is started from one
 // thread that has an empty bounding set and no_new_privs, so that a child has
 // none whatever its user is. The agent must stay small: a sandbox pays for its memory
@@ -26,6 +28,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +53,13 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], agentproto.PodFlag) {
+		code, err := podMain(os.Args[1:])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "runtime-agent:", err)
+		}
+		os.Exit(code)
+	}
 	if len(os.Args) == 1 && os.Getpid() == 1 && os.Getuid() == 0 {
 		fmt.Fprintln(os.Stderr, "runtime-agent: change the user:", becomeVault())
 		os.Exit(exitAgentFailed)
@@ -61,14 +71,15 @@ func main() {
 	if len(os.Args) > 2 {
 		logDir = os.Args[2]
 	}
-	code, err := run(dir, logDir)
+	code, err := run(dir, logDir, false)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "runtime-agent:", err)
 	}
 	os.Exit(code)
 }
 
-func run(dir, logDir string) (int, error) {
+// run is the agent. In a pod it waits at the end until the node has its log.
+func run(dir, logDir string, pod bool) (int, error) {
 	c, err := readConfig(dir)
 	if err != nil {
 		return exitAgentFailed, err
@@ -83,7 +94,11 @@ func run(dir, logDir string) (int, error) {
 	}
 	a := newAgent(dir, c, spool, limit)
 	a.run(listen())
-	return a.finish(logDir), nil
+	code := a.finish(logDir)
+	if pod {
+		awaitShipped(logDir)
+	}
+	return code, nil
 }
 
 func readConfig(dir string) (agentproto.Config, error) {

@@ -28,9 +28,9 @@ func (r *Reconciler) Controller() kit.Controller {
 		Reconcile: r.Reconcile,
 		Watches:   []kit.Source{kit.Func(r.watchDriver)},
 		Access: kit.Access{Reads: []*schema.Kind{core.NodeKind, sandbox.SnapshotKind}, Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
-			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.desired"}, Owner: "api", Why: "to pause an idle one, or one whose time is over", When: pauses,
+			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.desired"}, Owner: "api", Why: "to pause an idle one or one whose time is over, and to go on with one that cannot be paused", When: changesDesired,
 		}, {
-			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.ttl"}, Owner: "api", Why: "to pause one whose time is over", When: pausesAtEnd,
+			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.ttl"}, Owner: "api", Why: "to pause one whose time is over, or to give it time if it cannot be paused", When: changesTTL,
 		}}},
 	}
 }

@@ -26,6 +26,9 @@ func (r *Reconciler) idle(ctx context.Context, sb *sandbox.Sandbox) (again time.
 	if sb.Spec.IdleTimeout == nil || sb.Spec.WarmPool != "" {
 		return 0, false, nil
 	}
+	if sb.Spec.OnIdle == sandbox.IdleActionPause && sb.Status.PauseRefused != "" {
+		return 0, false, nil // it would be refused again
+	}
 	limit := *sb.Spec.IdleTimeout
 	a, err := r.Driver.Activity(ctx, string(sb.ID))
 	if err == nil {
@@ -98,17 +101,28 @@ func (r *Reconciler) pauseAtEnd(ctx context.Context, sb *sandbox.Sandbox) error 
 	return err
 }
 
-// pauses is the condition under which the controller writes what users want of a
-// sandbox.
-func pauses(before, after schema.Object) bool {
+// changesDesired is the condition under which the controller writes what users want of
+// a sandbox.
+func changesDesired(before, after schema.Object) bool {
 	b, a := before.(*sandbox.Sandbox), after.(*sandbox.Sandbox)
+	if putsBack(b, a) {
+		return true
+	}
 	idle := b.Spec.IdleTimeout != nil && b.Spec.OnIdle == sandbox.IdleActionPause
-	return (idle || pausesAtEnd(before, after)) && b.Spec.Desired == sandbox.DesiredStateRunning && a.Spec.Desired == sandbox.DesiredStatePaused
+	return (idle || pausesAtEnd(b, a)) && b.Spec.Desired == sandbox.DesiredStateRunning && a.Spec.Desired == sandbox.DesiredStatePaused
 }
 
-// pausesAtEnd is the condition under which the controller removes the end of a
-// sandbox.
-func pausesAtEnd(before, after schema.Object) bool {
+// changesTTL is the condition under which the controller changes the end of a sandbox.
+func changesTTL(before, after schema.Object) bool {
 	b, a := before.(*sandbox.Sandbox), after.(*sandbox.Sandbox)
+	return pausesAtEnd(b, a) || putsBack(b, a) && b.Spec.ResumeTTL != nil && b.Spec.TTL == nil && a.Spec.TTL != nil
+}
+
+func pausesAtEnd(b, a *sandbox.Sandbox) bool {
 	return b.Spec.ResumeTTL != nil && b.Spec.TTL != nil && a.Spec.TTL == nil && a.Spec.Desired == sandbox.DesiredStatePaused
+}
+
+// putsBack reports whether a sandbox whose pause was refused is wanted running again.
+func putsBack(b, a *sandbox.Sandbox) bool {
+	return b.Status.PauseRefused != "" && b.Spec.Desired == sandbox.DesiredStatePaused && a.Spec.Desired == sandbox.DesiredStateRunning
 }

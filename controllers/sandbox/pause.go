@@ -8,6 +8,7 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -34,6 +35,7 @@ func (r *Reconciler) pause(ctx context.Context, sb *sandbox.Sandbox) (time.Durat
 	defer release()
 	if sb.Status.Phase != sandbox.SandboxPhasePausing {
 		sb.Status.Pauses++
+		sb.Status.PauseRefused = ""
 		sb.Status.Phase, sb.Status.Ready, sb.Status.Saved = sandbox.SandboxPhasePausing, false, savedName(sb.ID, sb.Status.Pauses)
 		if err := r.write(ctx, sb); err != nil {
 			return 0, err
@@ -52,7 +54,9 @@ func (r *Reconciler) pause(ctx context.Context, sb *sandbox.Sandbox) (time.Durat
 }
 
 // notPaused returns a sandbox that could not be saved to running, where it goes
-// on. One that has ended meanwhile is recorded as that.
+// on. One that has ended meanwhile is recorded as that. If a retry cannot help, the
+// sandbox is no longer wanted paused: first its status says why, so that a server
+// that is killed in between is refused again by the driver.
 func (r *Reconciler) notPaused(ctx context.Context, sb *sandbox.Sandbox, cause error) (time.Duration, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
@@ -69,10 +73,45 @@ func (r *Reconciler) notPaused(ctx context.Context, sb *sandbox.Sandbox, cause e
 	sb.Status.Phase, sb.Status.Saved = sandbox.SandboxPhaseRunning, ""
 	sb.Status.Ready = !probed(sb)
 	sb.Status.Message = brief("it could not be paused: " + cause.Error())
+	refused := isRefusal(cause)
+	if refused {
+		sb.Status.PauseRefused = brief(withHint(cause))
+	}
 	if err := r.write(ctx, sb); err != nil {
 		return 0, err
 	}
-	return 0, cause
+	if !refused {
+		return 0, cause
+	}
+	r.Logger.Warn("a sandbox cannot be paused, it goes on", "sandbox", string(sb.ID), "error", cause)
+	_, err = entity.ModifySpec(ctx, r.Store, sb.ID, func(now *sandbox.Sandbox) error {
+		if now.SpecRevision != sb.SpecRevision {
+			return errs.New(errs.Conflict, "sandbox %s has changed", sb.ID) // another state may be wanted
+		}
+		sandboxes.PutBack(now, r.now())
+		return nil
+	})
+	if errs.Is(err, errs.Conflict) {
+		return busyWait, nil // the change is reconciled
+	}
+	return 0, err
+}
+
+// isRefusal reports whether a snapshot failed for a reason that another attempt meets too.
+func isRefusal(err error) bool {
+	switch errs.ClassOf(err) {
+	case errs.Unimplemented, errs.InvalidArgument, errs.FailedPrecondition:
+		return true
+	}
+	return false
+}
+
+// withHint returns an error's text with its advice.
+func withHint(err error) string {
+	if hint := errs.HintOf(err); hint != "" {
+		return err.Error() + "; " + hint
+	}
+	return err.Error()
 }
 
 // paused reconciles a sandbox that is saved and shall stay so.

@@ -21,7 +21,7 @@ import (
 const snapshotTimeout = 5 * time.Minute
 
 // Pause asks that a sandbox is saved and its processes end; see Wait. It
-// returns at once. FailedPrecondition if the sandbox has ended or waits in a
+// returns at once. If the node refuses, the sandbox goes on and is wanted running again. FailedPrecondition if the sandbox has ended or waits in a
 // warm pool.
 func (s *Service) Pause(ctx context.Context, sid id.Sandbox) (*sandbox.Sandbox, error) {
 	return s.want(ctx, sid, sandbox.DesiredStatePaused)
@@ -42,13 +42,29 @@ func (s *Service) want(ctx context.Context, sid id.Sandbox, state sandbox.Desire
 			return errs.New(errs.FailedPrecondition, "sandbox %s is of a pool, which decides whether it runs", sid)
 		}
 		if state == sandbox.DesiredStateRunning && sb.Spec.ResumeTTL != nil && (sb.Spec.Desired == sandbox.DesiredStatePaused || Expired(sb, time.Now())) {
-			if setEnd(sb, *sb.Spec.ResumeTTL); sb.Spec.ClaimedAt == nil && sb.Status.Saved != "" {
+			if setEnd(sb, *sb.Spec.ResumeTTL, time.Now()); sb.Spec.ClaimedAt == nil && sb.Status.Saved != "" {
 				sb.Spec.TTL = sb.Spec.ResumeTTL // it will be started again, and its time counts from there
 			}
 		}
 		sb.Spec.Desired = state
 		return nil
 	})
+}
+
+// PutBack wants a sandbox whose pause was refused running again. One that was to be
+// paused at the end of its time has time again, as after a resume.
+func PutBack(sb *sandbox.Sandbox, now time.Time) {
+	if sb.Spec.Desired != sandbox.DesiredStatePaused {
+		return
+	}
+	if sb.Spec.Desired = sandbox.DesiredStateRunning; sb.Spec.ResumeTTL != nil && sb.Spec.TTL == nil {
+		setEnd(sb, *sb.Spec.ResumeTTL, now)
+	}
+}
+
+// errRefused is the error of a pause that the sandbox's node refused.
+func errRefused(sb *sandbox.Sandbox) error {
+	return errs.New(errs.FailedPrecondition, "sandbox %s cannot be paused, it goes on: %s", sb.ID, sb.Status.PauseRefused)
 }
 
 // Begun returns the time from which the time to live of a sandbox counts: that
@@ -70,9 +86,9 @@ func Expired(sb *sandbox.Sandbox, now time.Time) bool {
 }
 
 // setEnd sets the end of a sandbox to ttl after now.
-func setEnd(sb *sandbox.Sandbox, ttl time.Duration) {
+func setEnd(sb *sandbox.Sandbox, ttl time.Duration, now time.Time) {
 	if begun, ok := Begun(sb); ok {
-		ttl += time.Since(begun)
+		ttl += now.Sub(begun)
 	}
 	sb.Spec.TTL = &ttl
 }
@@ -85,7 +101,7 @@ func (s *Service) Extend(ctx context.Context, sid id.Sandbox, ttl time.Duration)
 			return errEnded(sb)
 		}
 		if sb.Spec.TTL = nil; ttl > 0 {
-			setEnd(sb, ttl)
+			setEnd(sb, ttl, time.Now())
 		}
 		return nil
 	})

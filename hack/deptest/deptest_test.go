@@ -43,6 +43,8 @@ var allowed = map[string][]string{
 // forbidden lists the packages that a package tree must not link, however
 // indirectly.
 var forbidden = map[string][]string{
+	"cmd/r":               {"k8s.io"},
+	"sdk":                 {"k8s.io"},
 	"api/...":             {"github.com/jackc/pgx", "github.com/containerd/containerd"},
 	"entity":              {"github.com/jackc/pgx", "modernc.org/sqlite"},
 	"entity/eval":         {"github.com/jackc/pgx", "modernc.org/sqlite", "go.etcd.io/etcd"},

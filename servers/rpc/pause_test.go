@@ -345,3 +345,30 @@ func TestIdleSandboxes(t *testing.T) {
 		t.Errorf("a sandbox in use: %+v, %v", sb.Status, err)
 	}
 }
+
+// TestRefusedPause: who waits for a pause that the node will not do is told why, and
+// the sandbox goes on.
+func TestRefusedPause(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("sleep")
+	e.machine.SetHook(func(op, _ string, after bool) error {
+		if op == "Snapshot" && !after {
+			return errs.New(errs.Unimplemented, "no snapshots here").WithHint("use another node")
+		}
+		return nil
+	})
+	for range 2 {
+		_, err := e.sandboxes.Pause(e.ctx(), &sandbox.PauseRequest{Sandbox: sb.GetID(), Wait: ptr(true)})
+		if !errs.Is(err, errs.FailedPrecondition) || !strings.Contains(err.Error(), "no snapshots here") || !strings.Contains(err.Error()+errs.HintOf(err), "use another node") {
+			t.Fatalf("a refused pause: %v", err)
+		}
+		got := e.until(sb, sandbox.WaitUntilRunning)
+		if got.Status.Phase != sandbox.SandboxPhaseRunning || got.Spec.Desired != sandbox.DesiredStateRunning {
+			t.Errorf("%s, wanted %s", got.Status.Phase, got.Spec.Desired)
+		}
+	}
+	e.machine.SetHook(nil)
+	if got := e.pause(sb); got.Status.Phase != sandbox.SandboxPhasePaused {
+		t.Errorf("%+v", got.Status)
+	}
+}

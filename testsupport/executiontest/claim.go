@@ -21,6 +21,12 @@ func testConfigure(t *testing.T, e *Env) {
 			Claim: "claim-1", Hostname: "agent-7", Env: []string{"FROM=claim", "SECRET=s3cret words"}, WorkDir: "/tmp", User: "app",
 			CPUMillis: 1000, MemoryBytes: 96 << 20, PIDs: 32,
 		}
+		if e.Lacks.ClaimLimits {
+			if err := e.Driver.Configure(t.Context(), s.ID, i); !refused(err) {
+				t.Errorf("a claim with lower limits: %v", err)
+			}
+			i.CPUMillis, i.MemoryBytes = 0, 0
+		}
 		other := i
 		other.Claim, other.Env = "claim-2", []string{"FROM=other"}
 		check := func(when string) {
@@ -56,6 +62,9 @@ func testConfigure(t *testing.T, e *Env) {
 		check("after a restart of the server")
 	})
 	within(t, "memory", func(t *testing.T) {
+		if e.Lacks.ClaimLimits {
+			return // refused, as above
+		}
 		s := e.spec("warm-memory")
 		s.Idle, s.MemoryBytes = true, 512<<20
 		e.Start(t, s)

@@ -37,15 +37,36 @@ func Image(t testing.TB) []byte {
 		{name: "root/", mode: 0o700},
 		{name: "tmp/", mode: 0o1777},
 	})
+	return archive(t, layer, Config())
+}
+
+// Config is the configuration of Image.
+func Config() ocispec.ImageConfig {
+	return ocispec.ImageConfig{
+		Entrypoint: []string{"/bin/guest"},
+		Cmd:        []string{"sleep"},
+		Env:        []string{"PATH=/bin", "FROM=image"},
+		WorkingDir: "/home/app",
+	}
+}
+
+// ImageOf returns an OCI archive of an image with these programs alone.
+func ImageOf(t testing.TB, programs map[string][]byte) []byte {
+	t.Helper()
+	var files []file
+	for name, content := range programs {
+		files = append(files, file{name: name, mode: 0o755, content: content})
+	}
+	return archive(t, pack(t, files), ocispec.ImageConfig{})
+}
+
+// archive returns an OCI archive of an image with one layer.
+func archive(t testing.TB, layer []byte, c ocispec.ImageConfig) []byte {
+	t.Helper()
 	config := encode(t, ocispec.Image{
 		Platform: ocispec.Platform{Architecture: runtime.GOARCH, OS: "linux"},
-		Config: ocispec.ImageConfig{
-			Entrypoint: []string{"/bin/guest"},
-			Cmd:        []string{"sleep"},
-			Env:        []string{"PATH=/bin", "FROM=image"},
-			WorkingDir: "/home/app",
-		},
-		RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer)}},
+		Config:   c,
+		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer)}},
 	})
 	manifest := encode(t, ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2},

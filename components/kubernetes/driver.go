@@ -1,0 +1,225 @@
+// Package kubernetes is the execution.Driver that runs sandboxes as pods of a
+// Kubernetes cluster, the agent (components/agent) as PID 1 in each. The pods'
+// RuntimeClass is expected to be gVisor's.
+//
+// A sandbox has these parts:
+//
+//	pod      rt-<instance>-<id>, with the labels below
+//	agent    components/agent on this machine: socket, configuration, copy of the log
+//	record   <state>/kubernetes/<id>.json: the specification without the environment, the pod's UID
+//
+// An init container of the agent's image copies the agent into a volume of the pod.
+// The pod cannot reach this machine, nor need this machine reach the pod: the
+// driver executes a relay in the pod's container, through the API server, and
+// connects it with the agent's socket of components/agent (relay.go). The agent's
+// token authenticates it there, as it does on this machine. The relay also sends the
+// log of the main process, which the driver keeps as the agent of a local sandbox
+// would write it.
+//
+// The API server is the source of the pods' state. A pod that vanished without
+// Delete is a sandbox that ended: CauseCrash. An API server that does not answer is
+// Unavailable, and nothing changes.
+//
+// Every object carries the label LabelInstance with the id of the installation; no
+// other object is changed or deleted.
+//
+// Lock order: the lock of one id (Driver.locks); Driver.mu is held for moments only.
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	networkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/agentdriver"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+)
+
+// Labels of every object.
+const (
+	LabelInstance = "runtime.miren.dev/instance" // id of the installation
+	LabelSandbox  = "runtime.miren.dev/sandbox"  // id of the sandbox
+)
+
+// DefaultStartTimeout is Config.StartTimeout when it is 0.
+const DefaultStartTimeout = 2 * time.Minute
+
+// Config of a Driver.
+type Config struct {
+	Instance *instance.Instance
+	// BinDir has runtime-agent, whose version that of AgentImage should be.
+	BinDir string
+	// Cluster is how the API server is reached.
+	Cluster *rest.Config
+	// Namespace must exist. Everything is made in it.
+	Namespace string
+	// RuntimeClass of the pods; empty: the cluster's default, which is no isolation by gVisor.
+	RuntimeClass string
+	// AgentImage has /runtime-agent.
+	AgentImage string
+	// Images says what an image is configured to run: Kubernetes does not.
+	Images Images
+	// StartTimeout bounds how long a pod may take to be scheduled, pull its image and start; 0: DefaultStartTimeout.
+	StartTimeout time.Duration
+	Logger       *slog.Logger
+}
+
+// Images reads the configuration of images that the cluster pulls.
+type Images interface {
+	// Config returns NotFound if there is no such image.
+	Config(ctx context.Context, ref string) (ocispec.ImageConfig, error)
+}
+
+// Driver implements execution.Driver.
+type Driver struct {
+	*agentdriver.Guests
+	agentdriver.Changes
+
+	cfg      Config
+	logger   *slog.Logger
+	core     *corev1.CoreV1Client
+	network  *networkingv1.NetworkingV1Client
+	pods     corev1.PodInterface
+	locks    agentdriver.KeyLock
+	stopped  context.Context // ends with Close
+	stop     context.CancelFunc
+	relaying sync.WaitGroup
+
+	mu     sync.Mutex
+	relays map[string]*relay
+}
+
+var _ execution.Driver = (*Driver)(nil)
+
+// New returns a driver; it does no IO.
+func New(cfg Config) (*Driver, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.StartTimeout = cmp.Or(cfg.StartTimeout, DefaultStartTimeout)
+	switch {
+	case cfg.Namespace == "":
+		return nil, errs.New(errs.InvalidArgument, "no namespace for sandboxes is configured")
+	case cfg.AgentImage == "":
+		return nil, errs.New(errs.InvalidArgument, "no image with the agent is configured").
+			WithHint("docs/kubernetes.md says how to make it")
+	}
+	cluster := rest.CopyConfig(cfg.Cluster)
+	cluster.QPS, cluster.Burst = 50, 100
+	cluster.UserAgent = "runtime/" + cfg.Instance.ID
+	core, err := corev1.NewForConfig(cluster)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "access to Kubernetes: %w", err)
+	}
+	network, err := networkingv1.NewForConfig(cluster)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "access to Kubernetes: %w", err)
+	}
+	cfg.Cluster = cluster
+	d := &Driver{
+		cfg: cfg, logger: cfg.Logger, core: core, network: network, pods: core.Pods(cfg.Namespace), relays: map[string]*relay{},
+	}
+	d.stopped, d.stop = context.WithCancel(context.Background())
+	hub := agent.NewHub(agent.HubConfig{
+		Dir:       d.hubDir(),
+		LogDir:    d.logDir(),
+		AgentPath: filepath.Join(cfg.BinDir, "runtime-agent"),
+		AgentDir:  cfg.Instance.State("agents"),
+		Logger:    cfg.Logger,
+		Notify:    d.Notify,
+		Exceeded:  d.logExceeded,
+	})
+	d.Guests = &agentdriver.Guests{Hub: hub, State: d.Get}
+	return d, nil
+}
+
+// client-go prints, among others, every connection that ends. Errors of calls are
+// returned anyway. This must be set before client-go is used.
+func init() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
+
+func (d *Driver) hubDir(elem ...string) string {
+	return d.cfg.Instance.Socket(append([]string{"agent"}, elem...)...)
+}
+
+func (d *Driver) logDir(elem ...string) string {
+	return d.cfg.Instance.State(append([]string{"logs", "sandboxes"}, elem...)...)
+}
+
+// Start checks that the cluster answers, writes the network policy, and takes over
+// the existing sandboxes.
+func (d *Driver) Start(ctx context.Context) error {
+	if err := os.MkdirAll(d.recordDir(), 0o700); err != nil {
+		return errs.New(errs.FailedPrecondition, "sandbox directory: %w", err)
+	}
+	if err := d.writePolicy(ctx); err != nil {
+		return err
+	}
+	records, err := d.records()
+	if err != nil {
+		return err
+	}
+	for _, id := range records {
+		if err := d.Hub.Attach(id); err != nil && !errs.Is(err, errs.NotFound) {
+			d.logger.Warn("cannot listen for the agent of a sandbox", "sandbox", id, "error", err)
+			continue
+		}
+		if r, err := d.record(id); err == nil && r.UID != "" {
+			d.startRelay(id)
+		}
+	}
+	return nil
+}
+
+// Run follows the pods until ctx ends. The sandboxes go on.
+func (d *Driver) Run(ctx context.Context) error { return d.follow(ctx) }
+
+// Close lets go of the agents, which wait for the next Driver.
+func (d *Driver) Close() error {
+	d.stop()
+	err := d.Hub.Close()
+	d.relaying.Wait()
+	return err
+}
+
+// Shutdown removes every sandbox and the network policy.
+func (d *Driver) Shutdown(ctx context.Context) error {
+	all, err := d.List(ctx)
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, in := range all {
+		g.Go(func() error { return d.Delete(ctx, in.ID) })
+	}
+	return errors.Join(g.Wait(), d.deletePolicy(ctx))
+}
+
+// logExceeded ends a sandbox whose relay sends more than its agent writes.
+func (d *Driver) logExceeded(id string) {
+	exit := execution.Exit{Cause: execution.CauseCrash, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: it wrote more than its log may take"}
+	_, err := d.end(execution.Instance{ID: id}, exit)
+	d.stopRelay(id)
+	ctx, cancel := context.WithTimeout(d.stopped, deleteTimeout)
+	defer cancel()
+	if err = errors.Join(err, d.deletePod(ctx, id)); err != nil {
+		d.logger.Error("cannot end a sandbox whose log is too large", "sandbox", id, "error", err)
+	}
+	d.Notify(id)
+}
