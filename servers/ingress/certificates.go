@@ -178,7 +178,10 @@ func (k *keyring) save() {
 // certificate for it the handshake ends with the alert unrecognized_name.
 func (k *keyring) tlsConfig() *tls.Config {
 	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
+		MinVersion: tls.VersionTLS12,
+		// http.Server sets HTTP/2 up once: without h2 here it would not, if it
+		// served a plain listener first.
+		NextProtos:     []string{"h2", "http/1.1"},
 		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return k.find(h.ServerName), nil },
 	}
 }

@@ -37,7 +37,7 @@ func (k *keys) get(context.Context) ([]Certificate, error) {
 	return *k.list.Load(), nil
 }
 
-func certificate(t testing.TB, ca *tlstest.Authority, project string, created int, names ...string) Certificate {
+func issue(t testing.TB, ca *tlstest.Authority, project string, created int, names ...string) Certificate {
 	t.Helper()
 	chain, key := ca.Issue(t, names...)
 	return Certificate{ID: schema.ID(fmt.Sprintf("cert-%s-%d", project, created)), Project: schema.ID(project), Created: schema.Revision(created), Chain: chain, Key: key}
@@ -104,9 +104,9 @@ func (s *secure) client(t *testing.T, http2 bool) *http.Client {
 }
 
 // handshake returns the certificate that a client gets for a name.
-func (s *secure) handshake(name string, cfg tls.Config) (*x509.Certificate, error) {
+func (s *secure) handshake(name string, cfg *tls.Config) (*x509.Certificate, error) {
 	cfg.ServerName, cfg.RootCAs = name, s.ca.Pool()
-	c, err := tls.Dial("tcp", s.address(), &cfg)
+	c, err := tls.Dial("tcp", s.address(), cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func ask(t *testing.T, c *http.Client, req *http.Request) (*http.Response, strin
 
 func TestHTTPSServesBothVersionsOfHTTP(t *testing.T) {
 	s := startSecure(t, Config{})
-	s.offer(t, "shop.example.com", certificate(t, s.ca, "p", 1, "shop.example.com"))
+	s.offer(t, "shop.example.com", issue(t, s.ca, "p", 1, "shop.example.com"))
 	for _, http2 := range []bool{false, true} {
 		c := s.client(t, http2)
 		req := request(t, http.MethodPost, "https://shop.example.com/a?b=c", "")
@@ -154,31 +154,31 @@ func TestHTTPSServesBothVersionsOfHTTP(t *testing.T) {
 func TestCertificateIsChosenByName(t *testing.T) {
 	s := startSecure(t, Config{})
 	s.offer(t, "a.example.com",
-		certificate(t, s.ca, "p", 1, "a.example.com"), certificate(t, s.ca, "p", 2, "*.example.com", "example.org"),
-		certificate(t, s.ca, "other", 3, "a.example.com", "mine.example.net"))
+		issue(t, s.ca, "p", 1, "a.example.com"), issue(t, s.ca, "p", 2, "*.example.com", "example.org"),
+		issue(t, s.ca, "other", 3, "a.example.com", "mine.example.net"))
 	for name, want := range map[string]string{"a.example.com": "a.example.com", "A.Example.com": "a.example.com", "b.example.com": "*.example.com", "example.org": "*.example.com",
 		"mine.example.net": "a.example.com"} {
-		leaf, err := s.handshake(name, tls.Config{})
+		leaf, err := s.handshake(name, &tls.Config{})
 		if err != nil || leaf.DNSNames[0] != want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if leaf, _ := s.handshake("a.example.com", tls.Config{}); leaf == nil || len(leaf.DNSNames) != 1 {
+	if leaf, _ := s.handshake("a.example.com", &tls.Config{}); leaf == nil || len(leaf.DNSNames) != 1 {
 		t.Error("the younger certificate of another project serves the name of the older one")
 	}
 	for _, name := range []string{"example.com", "a.b.example.com", "unknown.example.org"} {
-		if _, err := s.handshake(name, tls.Config{}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+		if _, err := s.handshake(name, &tls.Config{}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := s.handshake("a.example.com", tls.Config{MaxVersion: tls.VersionTLS11}); err == nil {
+	if _, err := s.handshake("a.example.com", &tls.Config{MaxVersion: tls.VersionTLS11}); err == nil {
 		t.Error("TLS 1.1 is accepted")
 	}
 }
 
 func TestHostWithCertificateIsRedirectedToHTTPS(t *testing.T) {
 	s := startSecure(t, Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
-	s.offer(t, "shop.example.com", certificate(t, s.ca, "p", 1, "shop.example.com"))
+	s.offer(t, "shop.example.com", issue(t, s.ca, "p", 1, "shop.example.com"))
 	_, port, _ := net.SplitHostPort(s.address())
 	c := client(t)
 	for _, host := range []string{"shop.example.com", "Shop.Example.com:8080"} {
@@ -202,7 +202,7 @@ func TestHostWithCertificateIsRedirectedToHTTPS(t *testing.T) {
 
 func TestRedirectCanBeOff(t *testing.T) {
 	s := startSecure(t, Config{NoRedirect: true})
-	s.offer(t, "shop.example.com", certificate(t, s.ca, "p", 1, "shop.example.com"))
+	s.offer(t, "shop.example.com", issue(t, s.ca, "p", 1, "shop.example.com"))
 	if resp, body := ask(t, client(t), request(t, http.MethodGet, s.url, "shop.example.com")); resp.StatusCode != 200 || !strings.HasPrefix(body, "http ") {
 		t.Errorf("%s %q", resp.Status, body)
 	}
@@ -210,7 +210,7 @@ func TestRedirectCanBeOff(t *testing.T) {
 
 func TestNewCertificateLeavesConnectionsOpen(t *testing.T) {
 	s := startSecure(t, Config{})
-	s.offer(t, "shop.example.com", certificate(t, s.ca, "p", 1, "shop.example.com"))
+	s.offer(t, "shop.example.com", issue(t, s.ca, "p", 1, "shop.example.com"))
 	c, err := tls.Dial("tcp", s.address(), &tls.Config{ServerName: "shop.example.com", RootCAs: s.ca.Pool()})
 	if err != nil {
 		t.Fatal(err)
@@ -224,8 +224,8 @@ func TestNewCertificateLeavesConnectionsOpen(t *testing.T) {
 		t.Fatalf("%v %v", resp, err)
 	}
 	old := s.Ingress.keys.find("shop.example.com")
-	s.offer(t, "new.example.com", certificate(t, s.ca, "p", 1, "shop.example.com", "new.example.com"))
-	if leaf, err := s.handshake("shop.example.com", tls.Config{}); err != nil || leaf.Equal(old.Leaf) {
+	s.offer(t, "new.example.com", issue(t, s.ca, "p", 1, "shop.example.com", "new.example.com"))
+	if leaf, err := s.handshake("shop.example.com", &tls.Config{}); err != nil || leaf.Equal(old.Leaf) {
 		t.Errorf("a new connection has the old certificate: %v", err)
 	}
 	fmt.Fprint(c, "echo\n")
@@ -237,7 +237,7 @@ func TestNewCertificateLeavesConnectionsOpen(t *testing.T) {
 func TestIngressServesSavedCertificates(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "certificates")
 	s := startSecure(t, Config{CertificateFile: file})
-	s.offer(t, "shop.example.com", certificate(t, s.ca, "p", 1, "shop.example.com"))
+	s.offer(t, "shop.example.com", issue(t, s.ca, "p", 1, "shop.example.com"))
 	s.stop()
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Fatalf("%v %v", st, err)
@@ -245,7 +245,7 @@ func TestIngressServesSavedCertificates(t *testing.T) {
 	next := &secure{keys: &keys{}, ca: s.ca}
 	next.keys.away.Store(true)
 	next.running = start(t, Config{HTTPSAddrs: []string{"127.0.0.1:0"}, Certificates: next.keys.get, CertificateFile: file, Logger: quiet})
-	if _, err := next.handshake("shop.example.com", tls.Config{}); err != nil {
+	if _, err := next.handshake("shop.example.com", &tls.Config{}); err != nil {
 		t.Error(err)
 	}
 }

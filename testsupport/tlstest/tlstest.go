@@ -85,3 +85,8 @@ func sign(t testing.TB, c, parent *x509.Certificate, public *ecdsa.PublicKey, ke
 	}
 	return signed
 }
+
+// PEM is the authority's certificate.
+func (a *Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
