@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/event"
@@ -22,7 +23,7 @@ import (
 // Kinds returns every kind, by name. The descriptors are shared; do not
 // change them.
 func Kinds() []*schema.Kind {
-	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, disk.Kinds, event.Kinds, execution.Kinds, secret.Kinds, webhook.Kinds)
+	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, certificate.Kinds, disk.Kinds, event.Kinds, execution.Kinds, secret.Kinds, webhook.Kinds)
 	slices.SortFunc(all, func(a, b *schema.Kind) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

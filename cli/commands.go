@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/cli/audit"
 	"miren.dev/runtime/cli/auth"
 	"miren.dev/runtime/cli/build"
+	"miren.dev/runtime/cli/certificate"
 	"miren.dev/runtime/cli/cluster"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/completion"
@@ -84,6 +85,7 @@ var commands = []entry{
 	{path: "template", make: template.New},
 	{path: "pool", make: pool.New},
 	{path: "route", make: route.New},
+	{path: "certificate", make: certificate.New},
 	{path: "build", make: build.New},
 	{path: "node", make: node.New},
 	{path: "top", make: top.New},

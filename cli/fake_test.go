@@ -17,6 +17,7 @@ import (
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/event"
@@ -29,12 +30,14 @@ import (
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/domain/certificates"
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/keys"
 	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/quotas"
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/domain/users"
 	"miren.dev/runtime/entity"
@@ -151,6 +154,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	core.RegisterUsers(srv, rpcserver.Users(&users.Service{Store: f.store, Table: people, CheckRole: func(context.Context, string) error { return nil }}))
 	history.RegisterHistory(srv, rpcserver.History(f.store))
 	secret.RegisterSecrets(srv, rpcserver.Secrets(&secrets.Service{Store: f.store, Sealer: sealer}))
+	certificate.RegisterCertificates(srv, rpcserver.Certificates(&certificates.Service{Store: f.store, Sealer: sealer, Routes: &routes.Service{Store: f.store}}))
 	event.RegisterEvents(srv, rpcserver.Events(&events.Service{Store: f.store}))
 	core.RegisterQuotas(srv, rpcserver.Quotas(bounds))
 	core.RegisterPolicies(srv, rpcserver.Policies(policies.New(f.store, set)))

@@ -32,6 +32,12 @@ type Build string
 // NewBuild returns a fresh random id.
 func NewBuild() Build { return Build(schema.NewID("bld")) }
 
+// Certificate is the id of an entity of kind certificate ("cert-" and 16 characters).
+type Certificate string
+
+// NewCertificate returns a fresh random id.
+func NewCertificate() Certificate { return Certificate(schema.NewID("cert")) }
+
 // ClientCertificate is the id of an entity of kind client_certificate ("ccert-" and 16 characters).
 type ClientCertificate string
 

@@ -42,14 +42,15 @@ type Route struct {
 
 // Status is the state of an ingress.
 type Status struct {
-	PID       int          `json:"pid"`
-	Addresses []string     `json:"addresses"`
-	Table     schema.Token `json:"table"`           // the table includes every change up to this position
-	Synced    bool         `json:"synced"`          // this process has listed the store; otherwise it serves the table of its predecessor
-	Error     string       `json:"error,omitempty"` // why the ingress does not follow the store now
-	Routes    []Route      `json:"routes"`
-	InFlight  int64        `json:"in_flight"`
-	Held      int64        `json:"held"` // requests that wait for a sandbox
+	PID          int          `json:"pid"`
+	Addresses    []string     `json:"addresses"`
+	TLSAddresses []string     `json:"tls_addresses,omitempty"` // for HTTPS
+	Table        schema.Token `json:"table"`                   // the table includes every change up to this position
+	Synced       bool         `json:"synced"`                  // this process has listed the store; otherwise it serves the table of its predecessor
+	Error        string       `json:"error,omitempty"`         // why the ingress does not follow the store now
+	Routes       []Route      `json:"routes"`
+	InFlight     int64        `json:"in_flight"`
+	Held         int64        `json:"held"` // requests that wait for a sandbox
 }
 
 // Inflight counts the requests that sandboxes work on, tunnels included.

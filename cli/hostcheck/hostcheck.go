@@ -234,7 +234,7 @@ func checkMemory(context.Context, *doctor.Host) doctor.Finding {
 
 func checkPorts(_ context.Context, h *doctor.Host) doctor.Finding {
 	addrs := []string{}
-	for _, a := range []string{h.Config.Ingress.HTTPAddress, h.Config.RPC.Address, h.Config.API.Address, h.Config.Metrics.Address} {
+	for _, a := range []string{h.Config.Ingress.HTTPAddress, h.Config.Ingress.HTTPSAddress, h.Config.RPC.Address, h.Config.API.Address, h.Config.Metrics.Address} {
 		if a != "" {
 			addrs = append(addrs, a)
 		}

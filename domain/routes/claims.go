@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -79,64 +80,95 @@ func overlap(a, b string) bool {
 	return !c.Add(b, "b")
 }
 
-// rival returns a route of another project whose host overlaps with that of r, nil
-// if there is none.
-func (s *Service) rival(ctx context.Context, r *app.Route, matters func(*app.Route) bool) (*app.Route, error) {
-	queries := []entity.Query{entity.Where(app.RouteAttrHost, r.Spec.Host)}
+// rival returns a host of a route or a certificate of another project that overlaps
+// with host, and is older than a revision (0: of any age); "" if there is none.
+func (s *Service) rival(ctx context.Context, project schema.ID, host string, before schema.Revision) (string, error) {
+	older := func(m *schema.Meta) bool { return m.Project != project && (before == 0 || m.CreateRevision < before) }
+	queries := []entity.Query{entity.Where(app.RouteAttrHost, host)}
 	switch {
-	case r.Spec.Host == "*":
-	case strings.HasPrefix(r.Spec.Host, "*."):
+	case host == "*":
+	case strings.HasPrefix(host, "*."):
 		queries = []entity.Query{{}} // routes below it
 	default:
-		for _, p := range parentsOf(r.Spec.Host) {
+		for _, p := range parentsOf(host) {
 			queries = append(queries, entity.Where(app.RouteAttrHost, "*"+p))
 		}
 	}
 	for _, q := range queries {
 		list, _, err := entity.List[app.Route](ctx, s.Store, q)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		for _, o := range list {
-			if o.Project != r.Project && overlap(o.Spec.Host, r.Spec.Host) && matters(o) {
-				return o, nil
+			if older(&o.Meta) && overlap(o.Spec.Host, host) {
+				return o.Spec.Host, nil
 			}
 		}
 	}
-	return nil, nil
+	list, _, err := entity.List[certificate.Certificate](ctx, s.Store, entity.Query{})
+	if err != nil {
+		return "", err
+	}
+	for _, c := range list {
+		if !older(&c.Meta) {
+			continue
+		}
+		for _, n := range c.Spec.Names {
+			if overlap(n, host) {
+				return n, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// MayClaim refuses a host of a new certificate of a project that belongs to
+// another one: AlreadyExists.
+func (s *Service) MayClaim(ctx context.Context, project schema.ID, host string) error {
+	o, err := s.rival(ctx, project, host, 0)
+	if err != nil {
+		return err
+	}
+	if o != "" {
+		return taken(host, o)
+	}
+	return s.localName(ctx, project, host)
+}
+
+// HasOlder returns AlreadyExists if another project has a host since before a
+// revision.
+func (s *Service) HasOlder(ctx context.Context, project schema.ID, host string, revision schema.Revision) error {
+	o, err := s.rival(ctx, project, host, revision)
+	if err != nil || o == "" {
+		return err
+	}
+	return taken(host, o)
 }
 
 // claimed refuses a route that is to be made and whose host another project has.
 func (s *Service) claimed(ctx context.Context, r *app.Route) error {
-	o, err := s.rival(ctx, r, func(*app.Route) bool { return true })
-	if err != nil {
-		return err
-	}
-	if o != nil {
-		return taken(r.Spec.Host, o.Spec.Host)
-	}
-	return s.localName(ctx, r)
+	return s.MayClaim(ctx, r.Project, r.Spec.Host)
 }
 
 // settle keeps a route that was made only if no other project has an older one
 // whose host overlaps: of two that were made at the same time, both of which
 // found no other, the older one stays.
 func (s *Service) settle(ctx context.Context, r *app.Route) error {
-	o, err := s.rival(ctx, r, func(o *app.Route) bool { return o.CreateRevision < r.CreateRevision })
-	if err != nil || o == nil {
+	o, err := s.rival(ctx, r.Project, r.Spec.Host, r.CreateRevision)
+	if err != nil || o == "" {
 		return err // the ingress ignores the younger route too
 	}
 	if err := entity.Delete(ctx, s.Store, r); err != nil && !errs.Is(err, errs.NotFound) {
 		return err
 	}
-	return taken(r.Spec.Host, o.Spec.Host)
+	return taken(r.Spec.Host, o)
 }
 
 // localName refuses the host <app>.<local domain> of an app of another project,
 // since it answers there without a route.
-func (s *Service) localName(ctx context.Context, r *app.Route) error {
+func (s *Service) localName(ctx context.Context, project schema.ID, host string) error {
 	for _, d := range s.LocalDomains {
-		name, ok := strings.CutSuffix(r.Spec.Host, "."+strings.ToLower(strings.Trim(d, ".")))
+		name, ok := strings.CutSuffix(host, "."+strings.ToLower(strings.Trim(d, ".")))
 		if !ok || strings.Contains(name, ".") || name == "*" {
 			continue
 		}
@@ -145,12 +177,12 @@ func (s *Service) localName(ctx context.Context, r *app.Route) error {
 			return err
 		}
 		for _, a := range all {
-			if a.Project == r.Project {
+			if a.Project == project {
 				return nil
 			}
 		}
 		if len(all) > 0 {
-			return errs.New(errs.AlreadyExists, "the host %s is that of an app of another project", r.Spec.Host).
+			return errs.New(errs.AlreadyExists, "the host %s is that of an app of another project", host).
 				WithHint("every app answers at <app>.%s without a route; choose another host", d)
 		}
 	}
@@ -160,8 +192,8 @@ func (s *Service) localName(ctx context.Context, r *app.Route) error {
 func taken(host, by string) error {
 	if host == by {
 		return errs.New(errs.AlreadyExists, "the host %s belongs to another project", host).
-			WithHint("a host belongs to the project that had the first route of it; choose another, or have it deleted there")
+			WithHint("a host belongs to the project that had the first route of it, or a certificate for it; choose another, or have it deleted there")
 	}
 	return errs.New(errs.AlreadyExists, "the host %s overlaps with %s, which belongs to another project", host, by).
-		WithHint("a route of *.S claims every name below S; choose another host, or have that route deleted there")
+		WithHint("a route of *.S, or a certificate for it, claims every name below S; choose another host, or have that deleted there")
 }

@@ -49,6 +49,12 @@ func normalize(host, path string) (h, p string, err error) {
 	return h, p, nil
 }
 
+// ParseHost returns the normal form of a host: a name, *. before a name, or *.
+func ParseHost(host string) (string, error) {
+	h, _, err := normalize(host, "")
+	return h, err
+}
+
 // maxTaken bounds how often Set meets an existing route of its host and path
 // that it cannot find: another writer deletes it again and again, or a user
 // made it by hand with a key that does not match its host.

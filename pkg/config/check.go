@@ -20,6 +20,7 @@ var checks = map[string]func(string) error{
 	"network.conflist":        checkAbsolute,
 	"network.plugin_dirs":     checkAbsolute,
 	"ingress.http_address":    CheckListen,
+	"ingress.https_address":   CheckListen,
 	"ingress.local_domains":   checkHost,
 	"ingress.trusted_proxies": checkAnyNetwork,
 	"metrics.address":         CheckListen,

@@ -112,6 +112,8 @@ type Network struct {
 // Ingress: HTTP from outside to apps.
 type Ingress struct {
 	HTTPAddress    string        // host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.
+	HTTPSAddress   string        // host:port to listen on for HTTPS, with the certificates of projects (r certificate set). 0.0.0.0:443 serves the world; empty: no HTTPS.
+	HTTPSRedirect  bool          // With https_address: HTTP requests for a host that has a certificate are redirected to HTTPS.
 	User           string        // System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.
 	LocalDomains   []string      // Domains under which every app answers as <app>.<domain> without a route, and every preview of a sandbox as <port>-<sandbox>.<domain>; empty: localhost.
 	HoldTimeout    time.Duration // How long a request waits for a sandbox to become ready.
@@ -287,6 +289,10 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.PluginDirs }},
 	{Path: "ingress.http_address", Type: "string", Default: "127.0.0.1:8080", Doc: "host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HTTPAddress }},
+	{Path: "ingress.https_address", Type: "string", Default: "", Doc: "host:port to listen on for HTTPS, with the certificates of projects (r certificate set). 0.0.0.0:443 serves the world; empty: no HTTPS.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HTTPSAddress }},
+	{Path: "ingress.https_redirect", Type: "bool", Default: "true", Doc: "With https_address: HTTP requests for a host that has a certificate are redirected to HTTPS.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HTTPSRedirect }},
 	{Path: "ingress.user", Type: "string", Default: "runtime-ingress", Doc: "System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^([a-z_][a-z0-9_-]*|[1-9][0-9]*)$"),
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Ingress.User }},

@@ -75,6 +75,9 @@ func (in *Ingress) status() admin.Status {
 		}
 	default:
 	}
+	for _, l := range in.secure {
+		s.TLSAddresses = append(s.TLSAddresses, l.Addr().String())
+	}
 	for _, n := range in.registry.inflight("") {
 		s.InFlight += n
 	}

@@ -25,6 +25,14 @@ type Config struct {
 	Addrs        []string // where to listen for HTTP; default 127.0.0.1:8080
 	LocalDomains []string // <app>.<domain> leads to the app without a route, <port>-<sandbox>.<domain> to a preview; default localhost
 
+	// HTTPSAddrs is where to listen for HTTPS; default nowhere.
+	HTTPSAddrs []string
+	// Certificates returns all certificates with their keys. Nil: only those in
+	// CertificateFile.
+	Certificates    func(ctx context.Context) ([]Certificate, error)
+	CertificateFile string // where the last certificates are kept; empty: nowhere
+	NoRedirect      bool   // hosts with a certificate answer by HTTP too
+
 	Reader entity.Reader // the store; nil: only the table on disk
 	// Wake resumes the sandbox of a preview, if it is paused, and returns without
 	// waiting for that. Nil: requests for paused sandboxes fail.

@@ -32,6 +32,13 @@
 // It is replaced by rename after fsync. A file that fails its check is reported
 // and not used.
 //
+// # HTTPS
+//
+// The certificates with their keys come from Config.Certificates. The keyring keeps
+// them in memory and in a file of the same form, with the head
+// "runtime-ingress-certificates 1". The name that a client sends selects one, at
+// each handshake; connections that are open keep theirs.
+//
 // # Locks
 //
 // Requests take no lock but the one of a sandbox's idle connections. The

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
@@ -65,6 +66,7 @@ func newFollower(in *Ingress) *follower {
 	watch(f, f.sandboxes, f.guestOf)
 	watch(f, f.apps, appOf)
 	watch(f, f.routes, routeOf)
+	informer.Of[certificate.Certificate](f.informers).Handle(func(informer.Change[*certificate.Certificate]) { in.keys.refresh() })
 	watch(f, f.sandboxes, sandboxOf)
 	f.informers.OnAdvance(f.advance)
 	if reg := in.cfg.Registerer; reg != nil {

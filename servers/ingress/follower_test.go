@@ -373,10 +373,11 @@ func TestTakeover(t *testing.T) {
 	if err := saveState(table, oneApp(up.URL)); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{TableFile: table, AdminSocket: filepath.Join(dir, "a.sock")}
+	cfg := Config{TableFile: table, AdminSocket: filepath.Join(dir, "a.sock"), HTTPSAddrs: []string{"127.0.0.1:0"}}
 	first := start(t, cfg)
 	cfg.Addrs = []string{first.addr}
-	if _, err := listen(t.Context(), Config{Addrs: cfg.Addrs}); !errs.Is(err, errs.FailedPrecondition) {
+	cfg.HTTPSAddrs = []string{first.secure[0].Addr().String()}
+	if _, _, err := listen(t.Context(), Config{Addrs: cfg.Addrs}); !errs.Is(err, errs.FailedPrecondition) {
 		t.Errorf("a stranger could share the address: %v", err)
 	}
 	var served, failed atomic.Int64

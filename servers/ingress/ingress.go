@@ -22,6 +22,7 @@ type Ingress struct {
 	table    atomic.Pointer[table]
 	follower *follower
 	tunnels  tunnels
+	keys     *keyring
 	access   *accessLog // nil: none
 	started  time.Time
 	conns    atomic.Int64  // number of clients' connections, tunnels included
@@ -29,6 +30,8 @@ type Ingress struct {
 	addrs    chan []net.Addr
 
 	listeners []net.Listener
+	secure    []net.Listener // for HTTPS
+	httpsPort int            // of the first of them; 0: none. Set before requests are served
 	admin     *adminListener
 }
 
@@ -44,6 +47,7 @@ func New(cfg Config) (*Ingress, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}, in.metrics)
 	in.table.Store(newTable(&State{}, in.registry))
+	in.keys = newKeyring(in)
 	in.follower = newFollower(in)
 	if cfg.AccessLog != nil {
 		in.access = newAccessLog(cfg.AccessLog, cfg.LogQuery, cfg.Logger)
@@ -65,18 +69,21 @@ func (in *Ingress) Addrs(ctx context.Context) ([]net.Addr, error) {
 // Listen opens the addresses and the admin socket, which Run then closes. Run does
 // it if it was not done. A process that gives up privileges calls it before.
 func (in *Ingress) Listen(ctx context.Context) error {
-	listeners, err := listen(ctx, in.cfg)
+	listeners, secure, err := listen(ctx, in.cfg)
 	if err != nil {
 		return err
 	}
 	admin, err := listenAdmin(in.cfg.AdminSocket)
 	if err != nil {
-		for _, l := range listeners {
+		for _, l := range append(listeners, secure...) {
 			l.Close()
 		}
 		return err
 	}
-	in.listeners, in.admin = listeners, admin
+	in.listeners, in.secure, in.admin = listeners, secure, admin
+	if len(secure) > 0 {
+		in.httpsPort = secure[0].Addr().(*net.TCPAddr).Port
+	}
 	return nil
 }
 
@@ -90,9 +97,10 @@ func (in *Ingress) Run(ctx context.Context) error {
 	}
 	listeners, admin := in.listeners, in.admin
 	in.follower.load()
+	in.keys.load()
 	srv := &http.Server{
 		Handler: in, ReadHeaderTimeout: in.cfg.ReadHeaderTimeout, IdleTimeout: in.cfg.IdleTimeout,
-		MaxHeaderBytes: in.cfg.MaxHeaderBytes, ConnState: in.count, ErrorLog: slog.NewLogLogger(in.cfg.Logger.Handler(), slog.LevelDebug),
+		TLSConfig: in.keys.tlsConfig(), MaxHeaderBytes: in.cfg.MaxHeaderBytes, ConnState: in.count, ErrorLog: slog.NewLogLogger(in.cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	adminSrv := &http.Server{Handler: in.adminHandler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: srv.ErrorLog}
@@ -111,6 +119,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	var background errgroup.Group
 	background.Go(func() error { return in.follower.run(work) })
 	background.Go(func() error { in.sweep(work); return nil })
+	background.Go(func() error { in.keys.run(work); return nil })
 	if in.access != nil {
 		background.Go(func() error { in.access.run(work); return nil })
 	}
@@ -120,6 +129,9 @@ func (in *Ingress) Run(ctx context.Context) error {
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range listeners {
 		serving.Go(func() error { return ignoreClosed(srv.Serve(l)) })
+	}
+	for _, l := range in.secure {
+		serving.Go(func() error { return ignoreClosed(srv.ServeTLS(l, "", "")) })
 	}
 	<-failed.Done() // ctx has ended, or a listener failed
 

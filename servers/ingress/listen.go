@@ -20,7 +20,7 @@ import (
 // listen opens the addresses. Only an older process of this ingress may share
 // them (SO_REUSEPORT), so that a new process takes over while the old one
 // drains. Any other listener on them is an error.
-func listen(ctx context.Context, cfg Config) ([]net.Listener, error) {
+func listen(ctx context.Context, cfg Config) (plain, secure []net.Listener, err error) {
 	var shared []string
 	if cfg.AdminSocket != "" {
 		// If there is no older process, the call fails at once; a running one
@@ -28,24 +28,28 @@ func listen(ctx context.Context, cfg Config) ([]net.Listener, error) {
 		ask, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
 		if s, err := (admin.Client{Socket: cfg.AdminSocket}).Status(ask); err == nil {
-			shared = s.Addresses
+			shared = append(s.Addresses, s.TLSAddresses...)
 		}
 	}
 	var out []net.Listener
-	for _, addr := range cfg.Addrs {
-		l, err := listenOne(ctx, addr, shared)
+	for i, addr := range slices.Concat(cfg.Addrs, cfg.HTTPSAddrs) {
+		key := "ingress.http_address"
+		if i >= len(cfg.Addrs) {
+			key = "ingress.https_address"
+		}
+		l, err := listenOne(ctx, addr, key, shared)
 		if err != nil {
 			for _, l := range out {
 				l.Close()
 			}
-			return nil, err
+			return nil, nil, err
 		}
 		out = append(out, l)
 	}
-	return out, nil
+	return out[:len(cfg.Addrs)], out[len(cfg.Addrs):], nil
 }
 
-func listenOne(ctx context.Context, addr string, shared []string) (net.Listener, error) {
+func listenOne(ctx context.Context, addr, key string, shared []string) (net.Listener, error) {
 	// Without SO_REUSEPORT, this fails if any other process listens on the
 	// address.
 	probe, err := net.Listen("tcp", addr)
@@ -55,7 +59,7 @@ func listenOne(ctx context.Context, addr string, shared []string) (net.Listener,
 	} else if !errors.Is(err, unix.EADDRINUSE) || !slices.ContainsFunc(shared, func(s string) bool { return sameAddress(s, addr) }) {
 		e := errs.New(errs.FailedPrecondition, "listen on %s: %w", addr, err)
 		if errors.Is(err, unix.EADDRINUSE) {
-			e = e.WithHint("another program uses this port; set ingress.http_address to a free one")
+			e = e.WithHint("another program uses this port; set %s to a free one", key)
 		}
 		return nil, e
 	}

@@ -77,9 +77,11 @@ type Guest struct {
 
 const stateMagic = "runtime-ingress-table 1 "
 
-// saveState replaces the file atomically and durably.
-func saveState(path string, s *State) error {
-	body, err := json.Marshal(s)
+func saveState(path string, s *State) error { return saveFile(path, stateMagic, s) }
+
+// saveFile replaces the file atomically and durably.
+func saveFile(path, magic string, v any) error {
+	body, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -93,7 +95,7 @@ func saveState(path string, s *State) error {
 	}
 	defer f.Abort()
 	w := bufio.NewWriter(f)
-	fmt.Fprintf(w, "%s%x\n", stateMagic, sum)
+	fmt.Fprintf(w, "%s%x\n", magic, sum)
 	w.Write(body)
 	if err := w.Flush(); err != nil {
 		return err
@@ -103,25 +105,33 @@ func saveState(path string, s *State) error {
 
 // loadState reads the file. Errors: NotFound, Corrupt, Unavailable.
 func loadState(path string) (*State, error) {
+	s := new(State)
+	if err := loadFile(path, stateMagic, s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// loadFile reads a file of saveFile into v. Errors: those of loadState.
+func loadFile(path, magic string, v any) error {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, errs.New(errs.NotFound, "no table at %s", path)
+		return errs.New(errs.NotFound, "no file %s", path)
 	}
 	if err != nil {
-		return nil, errs.New(errs.Unavailable, "read table: %w", err)
+		return errs.New(errs.Unavailable, "read %s: %w", path, err)
 	}
 	head, body, ok := bytes.Cut(b, []byte("\n"))
-	sumText, isTable := bytes.CutPrefix(head, []byte(stateMagic))
+	sumText, isTable := bytes.CutPrefix(head, []byte(magic))
 	if !ok || !isTable {
-		return nil, errs.New(errs.Corrupt, "%s is not a table of this version", path)
+		return errs.New(errs.Corrupt, "%s is not a file of this version", path)
 	}
 	sum := sha256.Sum256(body)
 	if hex.EncodeToString(sum[:]) != string(sumText) {
-		return nil, errs.New(errs.Corrupt, "%s fails its checksum", path)
+		return errs.New(errs.Corrupt, "%s fails its checksum", path)
 	}
-	s := new(State)
-	if err := json.Unmarshal(body, s); err != nil {
-		return nil, errs.New(errs.Corrupt, "%s: %w", path, err)
+	if err := json.Unmarshal(body, v); err != nil {
+		return errs.New(errs.Corrupt, "%s: %w", path, err)
 	}
-	return s, nil
+	return nil
 }

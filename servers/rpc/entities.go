@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/store"
@@ -33,7 +34,7 @@ func Entities(inner store.Entities, r entity.Reader) store.Entities { return &en
 // the table of the ingress is made of them.
 const ingressRole = "ingress"
 
-var ingressKinds = []string{app.KindApp, app.KindRoute, sandbox.KindSandbox, sandbox.KindPreview}
+var ingressKinds = []string{app.KindApp, app.KindRoute, certificate.KindCertificate, sandbox.KindSandbox, sandbox.KindPreview}
 
 // mayRead returns an error of class PermissionDenied if the caller has the role of
 // the ingress, and reads other kinds; "": every kind.

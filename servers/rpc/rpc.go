@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/event"
@@ -19,6 +20,7 @@ import (
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/certificates"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/executions"
@@ -39,23 +41,24 @@ import (
 
 // Deps are the packages and components that the handlers call.
 type Deps struct {
-	Apps       *apps.Service
-	Routes     *routes.Service
-	Sandboxes  *sandboxes.Service
-	Templates  *templates.Service
-	Nodes      *nodes.Service
-	Disks      *disks.Service
-	Executions *executions.Service
-	Secrets    *secrets.Service
-	Quotas     *quotas.Store
-	Policies   *policies.Store
-	Previews   *previews.Service
-	Webhooks   *webhooks.Service
-	Events     *events.Service
-	History    entity.History
+	Apps         *apps.Service
+	Routes       *routes.Service
+	Certificates *certificates.Service
+	Sandboxes    *sandboxes.Service
+	Templates    *templates.Service
+	Nodes        *nodes.Service
+	Disks        *disks.Service
+	Executions   *executions.Service
+	Secrets      *secrets.Service
+	Quotas       *quotas.Store
+	Policies     *policies.Store
+	Previews     *previews.Service
+	Webhooks     *webhooks.Service
+	Events       *events.Service
+	History      entity.History
 }
 
-// Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
+// Register makes s serve apps, deploys, builds, routes, certificates, sandboxes, their files and
 // interpreter, previews, templates, nodes, disks, executions, secrets, quotas,
 // policies, webhooks, events and the history.
 func Register(s *rpc.Server, d Deps) {
@@ -63,6 +66,7 @@ func Register(s *rpc.Server, d Deps) {
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
 	app.RegisterBuilds(s, &buildHandler{d.Apps})
 	app.RegisterRoutes(s, &routeHandler{d.Routes})
+	certificate.RegisterCertificates(s, Certificates(d.Certificates))
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
 	sandbox.RegisterFiles(s, &fileHandler{d.Sandboxes.Files})
 	sandbox.RegisterPreviews(s, Previews(d.Previews))

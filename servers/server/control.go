@@ -29,6 +29,7 @@ import (
 	"miren.dev/runtime/controllers/template"
 	ctlwebhook "miren.dev/runtime/controllers/webhook"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/certificates"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/egresslog"
 	"miren.dev/runtime/domain/events"
@@ -232,8 +233,9 @@ func (c *control) services(src sources) rpcserver.Deps {
 	}
 	d := &disks.Service{Store: c.quotas, Informers: c.informers, Stores: c.cfg.Disks.Stores}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
+	rt := &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg)}
 	return rpcserver.Deps{
-		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg)}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
+		Apps: a, Routes: rt, Certificates: &certificates.Service{Store: c.store, Sealer: c.sealer, Routes: rt}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Disks:     d,
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity/remote"
@@ -104,8 +105,15 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 	}
 	metrics := prometheus.NewRegistry()
 	previews := sandbox.NewPreviewsClient(client)
+	var secure []string
+	if a := cfg.Ingress.HTTPSAddress; a != "" {
+		secure = append(secure, a)
+	}
+	keys := certificate.NewCertificatesClient(client)
 	srv, err := ingress.New(ingress.Config{
-		Addrs: []string{cfg.Ingress.HTTPAddress}, LocalDomains: localDomains(cfg),
+		Addrs: []string{cfg.Ingress.HTTPAddress}, HTTPSAddrs: secure, NoRedirect: !cfg.Ingress.HTTPSRedirect,
+		Certificates: func(ctx context.Context) ([]ingress.Certificate, error) { return servedCertificates(ctx, keys) }, CertificateFile: filepath.Join(dir, "certificates"),
+		LocalDomains: localDomains(cfg),
 		Wake: func(ctx context.Context, pid schema.ID) error {
 			return previews.Wake(ctx, &sandbox.PreviewRequest{Preview: id.Preview(pid)})
 		},
@@ -129,6 +137,26 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 		return err
 	}
 	return srv.Run(ctx)
+}
+
+// servedCertificates asks for the certificates with their keys.
+func servedCertificates(ctx context.Context, c certificate.CertificatesClient) ([]ingress.Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var list []ingress.Certificate
+	for req := (&certificate.ServedRequest{}); ; {
+		page, err := c.Served(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range page.Certificates {
+			list = append(list, ingress.Certificate{ID: schema.ID(s.ID), Project: schema.ID(s.Project), Created: schema.Revision(s.Created), Chain: s.Chain, Key: s.Key})
+			req.After = s.ID
+		}
+		if !page.More {
+			return list, nil
+		}
+	}
 }
 
 // localDomains returns the domains under which apps answer without a route.

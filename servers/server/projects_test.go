@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/event"
@@ -141,6 +142,14 @@ var answers = map[string]answer{
 	"app.Routes/Delete": byApp(func(p, a string) *app.DeleteRouteRequest {
 		return &app.DeleteRouteRequest{Project: p, Host: a + ".example.com"}
 	}),
+
+	"certificate.Certificates/Set": byApp(func(p, a string) *certificate.SetCertificateRequest {
+		return &certificate.SetCertificateRequest{Project: p, Certificate: a, Chain: "none", Key: "none"}
+	}),
+	"certificate.Certificates/Delete": byApp(func(p, a string) *certificate.CertificateRequest {
+		return &certificate.CertificateRequest{Project: p, Certificate: a}
+	}),
+	"certificate.Certificates/Served": forCluster,
 
 	"core.Users/Create": forCluster,
 	"core.Users/Set":    forCluster,

@@ -1,0 +1,220 @@
+package ingress
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"miren.dev/runtime/domain/routes"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Certificate is a certificate with its private key.
+type Certificate struct {
+	ID      schema.ID       `json:"id"`
+	Project schema.ID       `json:"project,omitempty"`
+	Created schema.Revision `json:"created,omitempty"` // of projects that have certificates for a name, the one with the oldest has it
+	Chain   string          `json:"chain"`             // PEM, the certificate itself first
+	Key     string          `json:"key"`               // PEM
+}
+
+const certificatesMagic = "runtime-ingress-certificates 1 "
+
+// acmePath is the path at which authorities look for challenges, by HTTP.
+const acmePath = "/.well-known/acme-challenge/"
+
+// certificateSet maps names to certificates. It is immutable.
+type certificateSet map[string]*tls.Certificate // by name: exact or *.suffix
+
+// newCertificateSet returns the certificates by name, and the ids of those that
+// cannot be used. Of several certificates of a project for a name, the one that is
+// valid for the longest time counts.
+func newCertificateSet(list []Certificate) (set certificateSet, unusable []schema.ID) {
+	set = certificateSet{}
+	byAge := slices.Clone(list)
+	slices.SortFunc(byAge, func(a, b Certificate) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(string(a.ID), string(b.ID)))
+	})
+	var claims routes.Claims
+	for _, c := range byAge {
+		pair, err := tls.X509KeyPair([]byte(c.Chain), []byte(c.Key))
+		if err != nil {
+			unusable = append(unusable, c.ID)
+			continue
+		}
+		for _, name := range pair.Leaf.DNSNames {
+			name = strings.ToLower(name)
+			if !claims.Add(name, c.Project) {
+				continue
+			}
+			if old := set[name]; old == nil || old.Leaf.NotAfter.Before(pair.Leaf.NotAfter) {
+				set[name] = &pair
+			}
+		}
+	}
+	return set, unusable
+}
+
+// find returns the certificate for a normalised host, nil if there is none. A
+// wildcard stands for one label.
+func (s certificateSet) find(host string) *tls.Certificate {
+	if c := s[host]; c != nil {
+		return c
+	}
+	if i := strings.IndexByte(host, '.'); i > 0 {
+		return s["*"+host[i:]]
+	}
+	return nil
+}
+
+// keyring keeps the certificates in memory and in a file. They come from
+// Config.Certificates; what it cannot ask for again it does not forget.
+type keyring struct {
+	in   *Ingress
+	set  atomic.Pointer[certificateSet]
+	wake chan struct{} // the certificates changed
+	list []Certificate // of the set; used by run and load only
+}
+
+func newKeyring(in *Ingress) *keyring {
+	k := &keyring{in: in, wake: make(chan struct{}, 1)}
+	k.set.Store(&certificateSet{})
+	return k
+}
+
+// find returns the certificate for a host, nil if there is none.
+func (k *keyring) find(host string) *tls.Certificate { return k.set.Load().find(normalHost(host)) }
+
+// refresh has run ask for the certificates again.
+func (k *keyring) refresh() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// load uses the certificates that the last process saved, if there are any.
+func (k *keyring) load() {
+	path := k.in.cfg.CertificateFile
+	if path == "" {
+		return
+	}
+	var list []Certificate
+	switch err := loadFile(path, certificatesMagic, &list); {
+	case errs.Is(err, errs.NotFound):
+	case err != nil:
+		k.in.cfg.Logger.Error("the saved certificates cannot be used, starting without", "error", err)
+	default:
+		k.install(list)
+	}
+}
+
+func (k *keyring) install(list []Certificate) {
+	set, unusable := newCertificateSet(list)
+	for _, id := range unusable {
+		k.in.cfg.Logger.Error("a certificate cannot be used", "certificate", id)
+	}
+	k.list = list
+	k.set.Store(&set)
+}
+
+// Waits between attempts to ask for the certificates.
+const (
+	minAsk = time.Second
+	maxAsk = 30 * time.Second
+)
+
+// run asks for the certificates at its start and after each refresh, until ctx
+// ends.
+func (k *keyring) run(ctx context.Context) {
+	if k.in.cfg.Certificates == nil {
+		return
+	}
+	k.refresh()
+	pause := minAsk
+	for {
+		select {
+		case <-k.wake:
+		case <-ctx.Done():
+			return
+		}
+		list, err := k.in.cfg.Certificates(ctx)
+		if err == nil {
+			pause = minAsk
+			if !slices.Equal(list, k.list) {
+				k.install(list)
+				k.save()
+			}
+			continue
+		}
+		k.in.cfg.Logger.Debug("cannot ask for the certificates", "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		pause = min(2*pause, maxAsk)
+		k.refresh()
+	}
+}
+
+func (k *keyring) save() {
+	if path := k.in.cfg.CertificateFile; path != "" {
+		if err := saveFile(path, certificatesMagic, k.list); err != nil {
+			k.in.cfg.Logger.Error("the certificates cannot be saved", "error", err)
+		}
+	}
+}
+
+// tlsConfig selects the certificate by the name that the client sends. Without a
+// certificate for it the handshake ends with the alert unrecognized_name.
+func (k *keyring) tlsConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// http.Server sets HTTP/2 up once: without h2 here it would not, if it
+		// served a plain listener first.
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return k.find(h.ServerName), nil },
+	}
+}
+
+// checkSecure answers a request that came by the wrong connection, and reports
+// whether it did: by HTTP for a host that has a certificate, or by HTTPS for a host
+// that the certificate of the connection is not for.
+func (x *exchange) checkSecure() bool {
+	host := normalHost(x.r.Host)
+	if x.r.TLS != nil {
+		c := x.in.keys.find(x.r.TLS.ServerName)
+		if c != nil && c.Leaf.VerifyHostname(host) == nil {
+			return false
+		}
+		x.fail(&page{Status: http.StatusMisdirectedRequest, Code: "misdirected", Title: "Wrong connection",
+			Detail: "The certificate of this connection is not for the host of the request."})
+		return true
+	}
+	uri := x.r.URL.RequestURI()
+	if x.in.httpsPort == 0 || x.in.cfg.NoRedirect || !strings.HasPrefix(uri, "/") || strings.HasPrefix(uri, acmePath) || x.in.keys.find(host) == nil {
+		return false
+	}
+	if x.trusted && strings.EqualFold(x.r.Header.Get("X-Forwarded-Proto"), "https") {
+		return false // the proxy has TLS
+	}
+	if x.in.httpsPort != 443 {
+		host = net.JoinHostPort(host, strconv.Itoa(x.in.httpsPort))
+	}
+	h := x.w.Header()
+	h.Set("Location", "https://"+host+uri)
+	h.Set("Content-Length", "0")
+	h.Set("X-Request-Id", x.out.requestID)
+	x.started, x.status, x.first = true, http.StatusPermanentRedirect, time.Now()
+	x.w.WriteHeader(x.status)
+	return true
+}
