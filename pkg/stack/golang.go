@@ -122,6 +122,11 @@ func planGo(s *source, p *Plan) error {
 		version = DefaultGo
 	}
 
+	versionFrom := modules.file
+	if s.cfg.Build.Version != "" {
+		versionFrom = s.cfg.File
+	}
+	p.fact(FactVersion, "Go "+version, versionFrom)
 	vendored := s.has("vendor/modules.txt")
 	from, run := image+":"+version, "runtime/debian"
 	// The cache of compiled packages begins with the standard library's, which the image has.
@@ -133,7 +138,9 @@ func planGo(s *source, p *Plan) error {
 	}
 	if vendored {
 		p.because("vendor/ is there: no modules are downloaded")
+		p.fact(FactInstall, "none", "vendor/modules.txt")
 	} else if lines := s.goManifests(modules); lines != "" {
+		p.fact(FactInstall, "go mod download", modules.file)
 		fmt.Fprintf(&b, "%sRUN --mount=type=cache,target=/go/pkg/mod go mod download\n", lines)
 	}
 	fmt.Fprintf(&b, "COPY . .\nRUN %s go build -trimpath -ldflags='-s -w' -o /out/%s %s\n\n", caches, base(pkg.binary), quote(pkg.path))
@@ -144,6 +151,8 @@ func planGo(s *source, p *Plan) error {
 	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\nCMD [\"/usr/local/bin/%s\"]\n", appconfig.DefaultPort, owner, base(pkg.binary))
 
 	p.Dockerfile, p.Generated = b.String(), true
+	p.fact(FactBuild, env+" go build "+quote(pkg.path), modules.file)
+	p.fact(FactStart, "/usr/local/bin/"+base(pkg.binary), pkg.path)
 	p.Bases = []string{from, run}
 	p.Services = web(appconfig.DefaultPort)
 	return nil

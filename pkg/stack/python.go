@@ -95,6 +95,15 @@ func planPython(s *source, p *Plan) error {
 	if command.line != "" {
 		fmt.Fprintf(&b, "CMD %s\n", jsonList(appconfig.Shell(command.line)))
 	}
+	p.fact(FactInstall, deps.install, deps.file)
+	p.fact(FactInstall, deps.after, deps.file)
+	if s.cfg.Build.Command != "" {
+		p.fact(FactBuild, s.cfg.Build.Command, s.cfg.File)
+	}
+	if command.build != "" {
+		p.fact(FactBuild, "python3 manage.py collectstatic --noinput", "manage.py")
+	}
+	p.fact(FactStart, command.line, command.from)
 	p.Dockerfile, p.Generated, p.Bases, p.Services = b.String(), true, []string{from}, web(appconfig.DefaultPort)
 	return nil
 }
