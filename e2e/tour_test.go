@@ -31,6 +31,7 @@ func TestTour(t *testing.T) {
 
 	t.Run("app", func(t *testing.T) {
 		contains(t, "deploy --plan", s.r(t, dir, "deploy", "--plan", "--app", name), "go")
+		contains(t, "app plan", s.r(t, dir, "app", "plan"), "go.mod", "go build .")
 		s.r(t, dir, "deploy", "--app", name, "--message", "first")
 		contains(t, "app list", s.r(t, "", "app", "list"), name)
 		contains(t, "app show", s.r(t, "", "app", "show", name), name, "v1")

@@ -33,6 +33,9 @@ type deployOptions struct {
 	plan    bool
 }
 
+// stackFlag describes --stack.
+const stackFlag = "stack to build it with: dockerfile, go, node, python or static; default: from app.toml, or detected"
+
 // NewDeploy makes `r app deploy`, and `r deploy`.
 func NewDeploy(e *command.Env) *cobra.Command {
 	o := &deployOptions{Env: e}
@@ -53,7 +56,7 @@ healthy, 5 another deployment of the app is running.`,
 	f.StringVarP(&o.app, "app", "a", "", "app; default: name in app.toml, else the folder's name")
 	f.StringVarP(&o.message, "message", "m", "", "reason for the change, shown in the history")
 	f.BoolVar(&o.noCache, "no-cache", false, "build without the cache")
-	f.StringVar(&o.stack, "stack", "", "stack to build it with: dockerfile, go, node, python or static; default: from app.toml, or detected")
+	f.StringVar(&o.stack, "stack", "", stackFlag)
 	f.BoolVar(&o.detach, "detach", false, "return without waiting for the end of the rollout")
 	f.BoolVar(&o.plan, "plan", false, "only show how the source would be built")
 	return cmd

@@ -1,25 +1,124 @@
 package app
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/pkg/appconfig"
+	"miren.dev/runtime/pkg/atomicfile"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/source"
 	"miren.dev/runtime/pkg/stack"
 )
 
+type planOptions struct {
+	deployOptions
+	write bool
+	force bool
+}
+
+func newPlan(e *command.Env) *cobra.Command {
+	o := &planOptions{deployOptions: deployOptions{Env: e}}
+	cmd := &cobra.Command{
+		Use:   "plan [DIR]",
+		Short: "Show how the source of a folder would be built, and why",
+		Long: `Shows what is detected in a folder: the stack, versions and commands with the file that decided each, services, ports, and
+the Dockerfile that is built. No server is needed.
+
+--write-dockerfile writes that Dockerfile into the folder, where every later deployment uses it.`,
+		Example: "  r app plan\n  r app plan services/shop --json\n  r app plan --write-dockerfile",
+		Args:    command.Args(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.dir = "."
+			if len(args) > 0 {
+				o.dir = args[0]
+			}
+			return o.run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.app, "app", "a", "", "app; default: name in app.toml, else the folder's name")
+	f.StringVar(&o.stack, "stack", "", stackFlag)
+	f.BoolVar(&o.write, "write-dockerfile", false, "write the generated Dockerfile into the folder")
+	f.BoolVar(&o.force, "force", false, "with --write-dockerfile: replace the Dockerfile that is there")
+	return cmd
+}
+
+func (o *planOptions) run(ctx context.Context) error {
+	if o.force && !o.write {
+		return errs.New(errs.InvalidArgument, "--force is only for --write-dockerfile")
+	}
+	name, err := command.AppName(o.app, o.dir)
+	if err != nil {
+		return sourceError(err)
+	}
+	tree, plan, err := o.prepare(ctx)
+	if err != nil {
+		return sourceError(err)
+	}
+	defer tree.Close()
+	if o.write {
+		if err := o.writeDockerfile(plan); err != nil {
+			return err
+		}
+	}
+	return o.showPlan(name, tree, plan)
+}
+
+// writeDockerfile writes the Dockerfile of a plan into the folder. It says so when app.toml has a setting that the
+// stack dockerfile refuses.
+func (o *planOptions) writeDockerfile(plan *stack.Plan) error {
+	file := filepath.Join(o.dir, "Dockerfile")
+	if !plan.Generated {
+		return errs.New(errs.FailedPrecondition, "%s is built as it is: there is nothing to write", filepath.Join(o.dir, plan.Path)).
+			WithHint("--stack chooses another stack, whose Dockerfile --force writes")
+	}
+	if _, err := os.Lstat(file); err == nil && !o.force {
+		return errs.New(errs.AlreadyExists, "%s exists already", file).WithHint("--force replaces it")
+	}
+	if err := atomicfile.Write(file, []byte(plan.Standalone()), 0o644); err != nil {
+		return errs.New(errs.FailedPrecondition, "%w", err)
+	}
+	o.Notef("wrote %s; later deployments build it\n", file)
+	fsys := os.DirFS(o.dir)
+	cfg, err := appconfig.Load(fsys)
+	if err == nil {
+		_, err = stack.Detect(fsys, cfg)
+	}
+	if err != nil {
+		o.Notef("it is not built yet: %s\n", errors.Join(err, errors.New(errs.HintOf(err))))
+	}
+	return nil
+}
+
 func (o *deployOptions) showPlan(name string, tree *source.Tree, plan *stack.Plan) error {
 	if o.JSON {
 		return o.PrintJSON(map[string]any{
-			"app": name, "stack": plan.Stack, "reasons": plan.Reasons, "warnings": plan.Warnings, "release": plan.Release, "dockerfile": plan.Dockerfile, "generated": plan.Generated,
+			"app": name, "stack": plan.Stack, "facts": append([]stack.Fact{}, plan.Facts...), "reasons": plan.Reasons, "warnings": plan.Warnings, "release": plan.Release, "dockerfile": plan.Dockerfile, "generated": plan.Generated,
 			"bases": plan.Bases, "services": planServices(plan.Services), "env": plan.Env,
 			"files": len(tree.Manifest.Files), "bytes": tree.Manifest.Bytes(), "ignored": tree.Ignored, "skipped": tree.Skipped,
 		})
 	}
 	o.Printf("%s\n", planText(o.Env, name, plan))
+	for _, f := range plan.Facts {
+		from := "default"
+		if f.From != "" {
+			from = "from " + f.From
+		}
+		o.Printf("%-8s %s %s\n", f.What, f.Value, o.Paint(console.Dim, "("+from+")"))
+	}
+	for _, s := range plan.Services {
+		o.Printf("service  %s%s\n", s.Name, serviceText(s))
+	}
 	o.Printf("%d files, %d ignored\n", len(tree.Manifest.Files), tree.Ignored)
 	for _, s := range tree.Skipped {
 		o.Printf("skipped %s\n", s)
@@ -28,6 +127,18 @@ func (o *deployOptions) showPlan(name string, tree *source.Tree, plan *stack.Pla
 		o.Printf("\nDockerfile:\n  %s\n", strings.ReplaceAll(strings.TrimSpace(plan.Dockerfile), "\n", "\n  "))
 	}
 	return nil
+}
+
+// serviceText is the port and the command of a service, for people.
+func serviceText(s appconfig.Service) string {
+	text := ""
+	if s.Port != nil && *s.Port > 0 {
+		text = fmt.Sprintf(", port %d", *s.Port)
+	}
+	if len(s.Command) > 0 {
+		return text + ": " + strings.TrimPrefix(s.Command[len(s.Command)-1], "exec ")
+	}
+	return text + ": the image's command"
 }
 
 func planText(e *command.Env, name string, plan *stack.Plan) string {

@@ -122,6 +122,11 @@ func planGo(s *source, p *Plan) error {
 		version = DefaultGo
 	}
 
+	versionFrom := modules.file
+	if s.cfg.Build.Version != "" {
+		versionFrom = s.cfg.File
+	}
+	p.fact(FactVersion, "Go "+version, versionFrom)
 	vendored := s.has("vendor/modules.txt")
 	from, run := image+":"+version, "runtime/debian"
 	// The cache of compiled packages begins with the standard library's, which the image has.
@@ -133,17 +138,35 @@ func planGo(s *source, p *Plan) error {
 	}
 	if vendored {
 		p.because("vendor/ is there: no modules are downloaded")
+		p.fact(FactInstall, "none", "vendor/modules.txt")
 	} else if lines := s.goManifests(modules); lines != "" {
+		p.fact(FactInstall, "go mod download", modules.file)
 		fmt.Fprintf(&b, "%sRUN --mount=type=cache,target=/go/pkg/mod go mod download\n", lines)
 	}
-	fmt.Fprintf(&b, "COPY . .\nRUN %s go build -trimpath -ldflags='-s -w' -o /out/%s %s\n\n", caches, base(pkg.binary), quote(pkg.path))
+	b.WriteString("COPY . .\n")
+	binaries := append([]goPackage{pkg}, s.otherBinaries(p, pkg, modules, found)...)
+	for _, o := range binaries {
+		fmt.Fprintf(&b, "RUN %s go build -trimpath -ldflags='-s -w' -o /out/%s %s\n", caches, base(o.binary), quote(o.path))
+	}
+	b.WriteString("\n")
 	fmt.Fprintf(&b, "FROM %s\n%s", run, s.packages())
 	// Templates, static files and the like are next to the binary.
-	fmt.Fprintf(&b, "COPY --from=build --chown=%s --exclude=**/*.go --exclude=**/go.mod --exclude=**/go.sum --exclude=go.work* --exclude=vendor /src/ /app/\nWORKDIR %s\nCOPY --from=build /out/%[3]s /usr/local/bin/%[3]s\n",
-		owner, path.Join("/app", pkg.module), base(pkg.binary))
+	fmt.Fprintf(&b, "COPY --from=build --chown=%s --exclude=**/*.go --exclude=**/go.mod --exclude=**/go.sum --exclude=go.work* --exclude=vendor /src/ /app/\nWORKDIR %s\n",
+		owner, path.Join("/app", pkg.module))
+	if dir := s.binaryFolder(binaries); dir != "" {
+		p.because("commands of the services look for the program in %s/: it is there too", dir)
+		fmt.Fprintf(&b, "COPY --from=build --chown=%s /out/ ./%s/\n", owner, dir)
+	}
+	for _, o := range binaries {
+		fmt.Fprintf(&b, "COPY --from=build /out/%[1]s /usr/local/bin/%[1]s\n", base(o.binary))
+	}
 	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\nCMD [\"/usr/local/bin/%s\"]\n", appconfig.DefaultPort, owner, base(pkg.binary))
 
 	p.Dockerfile, p.Generated = b.String(), true
+	for _, o := range binaries {
+		p.fact(FactBuild, env+" go build "+quote(o.path), modules.file)
+	}
+	p.fact(FactStart, "/usr/local/bin/"+base(pkg.binary), pkg.path)
 	p.Bases = []string{from, run}
 	p.Services = web(appconfig.DefaultPort)
 	return nil
@@ -268,24 +291,27 @@ func excluded(text string) bool {
 // goPackage is a main package, the folder of its module, and the name of its binary.
 type goPackage struct{ path, module, binary string }
 
+// named is the main package in a folder. Its binary has the folder's name, at the root that of the module.
+func (modules *goModules) named(dir, module string) goPackage {
+	g := goPackage{path: ".", module: ".", binary: module}
+	if dir != "." {
+		g.path, g.binary = "./"+dir, path.Base(dir)
+	}
+	for _, m := range modules.dirs {
+		if (dir == m || strings.HasPrefix(dir, m+"/")) && len(m) > len(g.module) {
+			g.module = m
+		}
+	}
+	return g
+}
+
 // mainPackage chooses the main package and says why.
 func (s *source) mainPackage(p *Plan, modules *goModules, found *goFound) (goPackage, error) {
 	module := "app"
 	if m := moduleLine.FindStringSubmatch(modules.mods); m != nil && len(modules.dirs) == 1 {
 		module = path.Base(m[1])
 	}
-	named := func(dir string) goPackage {
-		g := goPackage{path: ".", module: ".", binary: module}
-		if dir != "." {
-			g.path, g.binary = "./"+dir, path.Base(dir)
-		}
-		for _, m := range modules.dirs {
-			if (dir == m || strings.HasPrefix(dir, m+"/")) && len(m) > len(g.module) {
-				g.module = m
-			}
-		}
-		return g
-	}
+	named := func(dir string) goPackage { return modules.named(dir, module) }
 	if want := s.cfg.Build.Package; want != "" {
 		p.because("%s says that the main package is ./%s", s.cfg.File, want)
 		return named(want), nil
@@ -301,9 +327,15 @@ func (s *source) mainPackage(p *Plan, modules *goModules, found *goFound) (goPac
 		p.because("the main package is %s", g.path)
 		return g, nil
 	}
-	// Of several: the root, then the one named like the service, the app or the module.
+	// Of several: what the service web runs, the root, then the one named like the service, the app or the module.
 	choice := ""
 	prefer := []string{".", "cmd/web", "cmd/server", "cmd/" + s.cfg.Name, "cmd/" + module, s.cfg.Name, "web", "server", "cmd/api", "cmd/app", "app", "api"}
+	for _, m := range mains {
+		if web := s.programs()[appconfig.DefaultService]; web != "" && path.Base(web) == path.Base(m) {
+			choice, prefer = m, nil
+			p.because("the service web runs %s", web)
+		}
+	}
 	for _, want := range prefer {
 		if slices.Contains(mains, want) {
 			choice = want

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -25,6 +26,8 @@ type nodeApp struct {
 	setup      string // installs the package manager; empty: it is there
 	build      string // command; empty: nothing is built
 	serve      string // command; empty: the built site is static
+	serveFrom  string // file that decided serve
+	outputFrom string // file that says where the site is built; empty: package.json
 	modules    []string
 	compile    []string // Debian packages for installing
 	run        []string // Debian packages for running, besides those of app.toml
@@ -48,9 +51,7 @@ func planNode(s *source, p *Plan) error {
 	if err != nil {
 		return err
 	}
-	if a.m, a.lock, err = s.nodeManager(p, root); err != nil {
-		return err
-	}
+	a.m, a.lock = s.nodeManager(p, root)
 	major := 0
 	fmt.Sscan(version, &major)
 	a.chooseManager(major)
@@ -140,12 +141,15 @@ func (a *nodeApp) chooseBuild() {
 	case command != "":
 		a.build = command
 		a.p.because("%s says that it is built by %q", a.s.cfg.File, command)
+		a.p.fact(FactBuild, command, a.s.cfg.File)
 	case a.root.Scripts["build"] != "":
 		a.build = a.m.run + " build"
 		a.p.because("package.json has a build script: %s", a.root.Scripts["build"])
+		a.p.fact(FactBuild, a.build, "package.json")
 	case a.app.Scripts["build"] != "":
 		a.build = "cd " + quote(a.dir) + " && " + a.m.run + " build"
 		a.p.because("%s has a build script: %s", a.file("package.json"), a.app.Scripts["build"])
+		a.p.fact(FactBuild, a.build, a.file("package.json"))
 	}
 }
 
@@ -208,7 +212,7 @@ func commandLine(command []string) string {
 
 // nodeFiles that installing reads, besides package.json and the lock file.
 var (
-	installFiles   = []string{".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml", ".pnpmfile.cjs"}
+	installFiles   = []string{".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml", ".pnpmfile.cjs", "bunfig.toml"}
 	installFolders = []string{".yarn", "patches", "prisma"}
 )
 
@@ -327,6 +331,9 @@ func (a *nodeApp) write(from string) error {
 		return a.writeStatic(&b)
 	}
 	a.writeRun(&b, from, built)
+	if web := s.cfg.Service(appconfig.DefaultService); web == nil || len(web.Command) == 0 {
+		p.fact(FactStart, a.serve, a.serveFrom)
+	}
 	p.Dockerfile, p.Services = b.String(), web(appconfig.DefaultPort)
 	return nil
 }
@@ -340,6 +347,7 @@ func (a *nodeApp) writeInstall(b *strings.Builder, all bool) {
 	if !all && a.m.prod != "" {
 		install = "NODE_ENV=production " + install + " " + a.m.prod
 	}
+	a.p.fact(FactInstall, strings.TrimPrefix(install, "NODE_ENV=production "), cmp.Or(a.lock, "package.json"))
 	lines, apart := a.manifests()
 	b.WriteString(lines)
 	if apart && len(a.root.Scripts) > 0 && slices.ContainsFunc(a.m.scripts, func(name string) bool { return a.root.Scripts[name] != "" }) {
@@ -384,6 +392,7 @@ func (a *nodeApp) writeStatic(b *strings.Builder) error {
 	if err != nil {
 		return err
 	}
+	a.p.fact(FactStart, "files of "+path.Join(a.dir, dir)+"/", cmp.Or(a.outputFrom, a.file("package.json")))
 	fmt.Fprintf(b, "\nFROM runtime/static\nCOPY --from=build --chown=%s %s/ /site/\n", owner, path.Join("/app", a.dir, dir))
 	finishStatic(b, fallback)
 	a.p.Bases = append(a.p.Bases, "runtime/static")

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-
-	"miren.dev/runtime/pkg/errs"
 )
 
 // manager is how a package manager installs the packages of a project.
@@ -52,6 +50,14 @@ var (
 		prune: "CI=true npm_config_ignore_scripts=true pnpm prune --prod", run: "pnpm run",
 		majors: []int{9, 10, 8, 7, 6}, scripts: installScripts,
 	}
+	bunManager = manager{
+		name: "bun", locks: []string{"bun.lock", "bun.lockb"}, program: "bun", cache: "/root/.bun/install/cache",
+		// The cache is on another file system, which cannot be linked from.
+		env:    "ENV BUN_INSTALL_CACHE_DIR=/root/.bun/install/cache\n",
+		frozen: "bun install --frozen-lockfile --backend=copyfile", install: "bun install --backend=copyfile", prod: "--production",
+		prune: "rm -rf node_modules && bun install --frozen-lockfile --production --ignore-scripts --backend=copyfile", run: "bun run",
+		majors: []int{1}, scripts: []string{"preinstall", "install", "postinstall", "prepare"},
+	}
 	yarnManager = manager{
 		name: "yarn", locks: []string{"yarn.lock"}, program: "yarn", cache: "/usr/local/share/.cache/yarn", sharing: "locked",
 		frozen: "yarn install --frozen-lockfile", install: "yarn install", prod: "--production",
@@ -76,10 +82,10 @@ var (
 
 // nodeManager chooses the package manager: by packageManager, else by the lock file. It returns its lock file too,
 // which is empty when there is none.
-func (s *source) nodeManager(p *Plan, j *packageJSON) (manager, string, error) {
+func (s *source) nodeManager(p *Plan, j *packageJSON) (manager, string) {
 	field := managerField.FindStringSubmatch(j.PackageManager)
 	var found []manager
-	for _, m := range []manager{npmManager, pnpmManager, yarnManager} {
+	for _, m := range []manager{npmManager, pnpmManager, yarnManager, bunManager} {
 		if s.first(m.locks...) != "" {
 			found = append(found, m)
 		}
@@ -105,16 +111,14 @@ func (s *source) nodeManager(p *Plan, j *packageJSON) (manager, string, error) {
 		m = pnpmManager
 	case field != nil && field[1] == "yarn":
 		m = yarnManager
+	case field != nil && field[1] == "bun":
+		m = bunManager
 	}
 	lock := s.first(m.locks...)
-	if bun := s.first("bun.lock", "bun.lockb"); bun != "" && lock == "" {
-		return m, "", errs.New(errs.InvalidArgument, "%s cannot be used: Bun is no package manager of the stack node", bun).
-			WithHint("run `npm install` and commit package-lock.json, or add a Dockerfile")
-	}
 	if m.name == "yarn" && s.isBerry(j, field, lock) {
 		m = berryManager
 	}
-	return m, lock, nil
+	return m, lock
 }
 
 // isBerry says whether a project uses a yarn later than 1.

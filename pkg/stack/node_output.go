@@ -15,7 +15,7 @@ var outputs = []struct {
 	dependency, dir string
 	single          bool // the tool makes single-page apps
 }{
-	{"react-scripts", "build", true}, {"gatsby", "public", false}, {"@11ty/eleventy", "_site", false}, {"@docusaurus/core", "build", false},
+	{"react-scripts", "build", true}, {"@sveltejs/adapter-static", "build", false}, {"nuxt", ".output/public", false}, {"@react-router/dev", "build/client", true}, {"@remix-run/dev", "build/client", true}, {"gatsby", "public", false}, {"@11ty/eleventy", "_site", false}, {"@docusaurus/core", "build", false},
 	{"vitepress", ".vitepress/dist", false}, {"@angular/cli", "dist", true}, {"astro", "dist", false}, {"next", "out", false}, {"vite", "dist", true},
 	{"parcel", "dist", true}, {"@vue/cli-service", "dist", true}, {"webpack", "dist", true}, {"esbuild", "dist", true},
 }
@@ -41,6 +41,7 @@ func (a *nodeApp) output() (dir, fallback string, err error) {
 	}
 	if o := a.s.cfg.Build.Output; o != "" {
 		dir = o
+		a.outputFrom = a.s.cfg.File
 	}
 	if dir == "" {
 		return "", "", errs.New(errs.InvalidArgument, "it is not known where the build script puts the site").
@@ -66,6 +67,7 @@ func (a *nodeApp) saidOutput(tool string) string {
 				}
 				if m := outDir.FindStringSubmatch(text); m != nil {
 					if dir := path.Clean(m[1]); !strings.HasPrefix(dir, "..") {
+						a.outputFrom = path.Join(a.dir, stem+end)
 						return dir
 					}
 				}
@@ -106,6 +108,7 @@ func (a *nodeApp) angularOutput() string {
 			dir += "/browser"
 		}
 		if b.Builder != "" {
+			a.outputFrom = path.Join(a.dir, "angular.json")
 			return path.Clean(dir)
 		}
 	}

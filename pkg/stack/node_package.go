@@ -15,6 +15,7 @@ import (
 type packageJSON struct {
 	Name                 string            `json:"name"`
 	Main                 string            `json:"main"`
+	Module               string            `json:"module"`
 	Scripts              map[string]string `json:"scripts"`
 	Dependencies         map[string]string `json:"dependencies"`
 	OptionalDependencies map[string]string `json:"optionalDependencies"`

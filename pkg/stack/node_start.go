@@ -23,6 +23,10 @@ func (a *nodeApp) start() (string, error) {
 	}
 	j, p := a.app, a.p
 	start := j.Scripts["start"]
+	a.serveFrom = a.file("package.json")
+	if command, err := a.frameworkStart(start); command != "" || err != nil {
+		return command, err
+	}
 	switch {
 	case start != "" && !(devServer.MatchString(start) && a.build != ""):
 		p.because("%s has a start script: %s", a.file("package.json"), start)
@@ -36,10 +40,20 @@ func (a *nodeApp) start() (string, error) {
 		p.because("%s has no start script; its main file is %s", a.file("package.json"), j.Main)
 		return "node " + quote(j.Main), nil
 	}
+	if start == "" && a.m.name == bunManager.name {
+		for _, f := range []string{j.Module, "index.ts", "src/index.ts", "server.ts", "src/server.ts"} {
+			if f != "" && a.has(f) {
+				p.because("%s has no start script; there is %s, which Bun runs", a.file("package.json"), f)
+				a.serveFrom = a.file(f)
+				return "bun " + quote(f), nil
+			}
+		}
+	}
 	if start == "" {
 		for _, f := range nodeFiles {
 			if a.has(f) {
 				p.because("%s has no start script; there is %s", a.file("package.json"), f)
+				a.serveFrom = a.file(f)
 				return "node " + f, nil
 			}
 		}
@@ -68,7 +82,7 @@ var bins = map[string]string{
 
 var (
 	commandWord = regexp.MustCompile(`[^\s"'=;&|()]+`)
-	runScript   = regexp.MustCompile(`^(?:npm|pnpm|yarn)\s+(?:run(?:-script)?\s+)?([\w:.-]+)`)
+	runScript   = regexp.MustCompile(`^(?:npm|pnpm|yarn|bun)\s+(?:run(?:-script)?\s+)?([\w:.-]+)`)
 )
 
 // devNeeded returns the development dependencies that commands use.

@@ -23,6 +23,7 @@ var nodeNames = map[string]int{
 func (s *source) nodeVersion(p *Plan, j *packageJSON) (string, error) {
 	if v := s.cfg.Build.Version; v != "" {
 		p.because("%s asks for Node.js %s", s.cfg.File, v)
+		p.fact(FactVersion, "Node.js "+v, s.cfg.File)
 		return strings.TrimPrefix(v, "v"), nil
 	}
 	for _, f := range []string{".nvmrc", ".node-version", ".tool-versions"} {
@@ -36,6 +37,7 @@ func (s *source) nodeVersion(p *Plan, j *packageJSON) (string, error) {
 		v = strings.ToLower(strings.TrimPrefix(v, "v"))
 		if major, ok := nodeNames[v]; ok {
 			p.because("%s asks for Node.js %s: %d", f, v, major)
+			p.fact(FactVersion, fmt.Sprintf("Node.js %d", major), f)
 			return fmt.Sprint(major), nil
 		}
 		if !exactVersion.MatchString(v) {
@@ -43,19 +45,23 @@ func (s *source) nodeVersion(p *Plan, j *packageJSON) (string, error) {
 				WithHint("write one such as %d, or set build.version", DefaultNode)
 		}
 		p.because("%s asks for Node.js %s", f, v)
+		p.fact(FactVersion, "Node.js "+v, f)
 		return v, nil
 	}
 	if v := j.Volta["node"]; exactVersion.MatchString(v) {
 		p.because("volta in package.json asks for Node.js %s", v)
+		p.fact(FactVersion, "Node.js "+v, "volta in package.json")
 		return v, nil
 	}
 	want := j.Engines["node"]
 	if want == "" {
 		p.because("no version of Node.js is asked for: %d", DefaultNode)
+		p.fact(FactVersion, fmt.Sprintf("Node.js %d", DefaultNode), "")
 		return fmt.Sprint(DefaultNode), nil
 	}
 	if major := firstInRange(want, nodeMajors...); major != 0 {
 		p.because("engines in package.json asks for Node.js %s: %d", want, major)
+		p.fact(FactVersion, fmt.Sprintf("Node.js %d", major), "engines in package.json")
 		return fmt.Sprint(major), nil
 	}
 	return "", errs.New(errs.InvalidArgument, "engines in package.json asks for Node.js %q, which no known version fits", want).

@@ -14,7 +14,7 @@ func hasPython(s *source) bool {
 		return true
 	}
 	// pyproject.toml is also where tools of other languages' projects are configured.
-	return s.has("pyproject.toml") && !s.has("package.json")
+	return s.has("pyproject.toml") && (!s.has("package.json") || s.first("uv.lock", "poetry.lock", "manage.py") != "")
 }
 
 const pythonEnv = "ENV PYTHONUNBUFFERED=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PATH=/opt/venv/bin:$PATH\n"
@@ -41,9 +41,14 @@ func planPython(s *source, p *Plan) error {
 		p.because("dependencies come from git repositories: installed with git")
 	}
 	s.saysPackages(p)
+	assets, node, err := s.pythonAssets(p)
+	if err != nil {
+		return err
+	}
 
 	from := "runtime/python" + version
 	var b strings.Builder
+	b.WriteString(assets)
 	stage := func(name string) { fmt.Fprintf(&b, "FROM %s%s\n%s", from, name, s.args()) }
 	// A compiler is no part of what runs.
 	apart := len(build) > 0
@@ -77,6 +82,9 @@ func planPython(s *source, p *Plan) error {
 		fmt.Fprintf(&b, "WORKDIR /app\nRUN chown %s /app\nCOPY --from=build /opt/venv /opt/venv\n", owner)
 	}
 	fmt.Fprintf(&b, "COPY --chown=%s . .\n", owner)
+	if assets != "" {
+		fmt.Fprintf(&b, "COPY --from=assets --chown=%s --exclude=node_modules /app/ ./\n", owner)
+	}
 	if deps.after != "" && !apart {
 		fmt.Fprintf(&b, "RUN %s %s\n", pipCache, deps.after)
 	}
@@ -95,7 +103,20 @@ func planPython(s *source, p *Plan) error {
 	if command.line != "" {
 		fmt.Fprintf(&b, "CMD %s\n", jsonList(appconfig.Shell(command.line)))
 	}
-	p.Dockerfile, p.Generated, p.Bases, p.Services = b.String(), true, []string{from}, web(appconfig.DefaultPort)
+	p.fact(FactInstall, deps.install, deps.file)
+	p.fact(FactInstall, deps.after, deps.file)
+	if s.cfg.Build.Command != "" {
+		p.fact(FactBuild, s.cfg.Build.Command, s.cfg.File)
+	}
+	if command.build != "" {
+		p.fact(FactBuild, "python3 manage.py collectstatic --noinput", "manage.py")
+	}
+	p.fact(FactStart, command.line, command.from)
+	p.Dockerfile, p.Generated, p.Services = b.String(), true, web(appconfig.DefaultPort)
+	if node != "" {
+		p.Bases = append(p.Bases, node)
+	}
+	p.Bases = append(p.Bases, from)
 	return nil
 }
 

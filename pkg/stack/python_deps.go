@@ -13,6 +13,7 @@ import (
 
 // pythonDeps is how dependencies are installed, and their names.
 type pythonDeps struct {
+	file       string   // that says what is installed
 	copy       []string // files that are needed for it; nil: everything
 	install    string   // commands
 	after      string   // once the source is there
@@ -47,7 +48,7 @@ func (s *source) pythonDeps(p *Plan) (*pythonDeps, error) {
 	switch {
 	case s.has("requirements.txt"):
 		p.because("there is a requirements.txt: dependencies are installed with pip")
-		d := &pythonDeps{install: "pip install -r requirements.txt", copy: []string{}}
+		d := &pythonDeps{file: "requirements.txt", install: "pip install -r requirements.txt", copy: []string{}}
 		if err := s.requirements("requirements.txt", d, map[string]bool{}); err != nil {
 			return nil, err
 		}
@@ -116,7 +117,7 @@ func (s *source) pipfile(p *Plan) (*pythonDeps, error) {
 	if _, err := toml.Decode(text, &f); err != nil {
 		return nil, errs.New(errs.InvalidArgument, "Pipfile: %w", err)
 	}
-	d := &pythonDeps{copy: []string{"Pipfile"}, python: f.Requires.Version, pythonFrom: "Pipfile"}
+	d := &pythonDeps{file: "Pipfile", copy: []string{"Pipfile"}, python: f.Requires.Version, pythonFrom: "Pipfile"}
 	if f.Requires.Full != "" {
 		d.python = f.Requires.Full
 	}
@@ -128,7 +129,8 @@ func (s *source) pipfile(p *Plan) (*pythonDeps, error) {
 	}
 	if s.has("Pipfile.lock") {
 		p.because("there are Pipfile and Pipfile.lock: dependencies are installed as locked")
-		d.copy = append(d.copy, "Pipfile.lock")
+		d.file = "Pipfile.lock"
+		d.copy = append(d.copy, d.file)
 		d.install = "pip install pipenv && pipenv requirements > /tmp/requirements.txt && pip install -r /tmp/requirements.txt"
 	} else {
 		p.because("there is a Pipfile without Pipfile.lock: the versions of dependencies are chosen by the build")
@@ -190,7 +192,7 @@ func (s *source) pyproject(p *Plan) (*pythonDeps, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &pythonDeps{copy: []string{}, python: f.requires(), pythonFrom: "pyproject.toml"}
+	d := &pythonDeps{file: "pyproject.toml", copy: []string{}, python: f.requires(), pythonFrom: "pyproject.toml"}
 	for _, r := range f.Project.Dependencies {
 		d.add(r)
 	}
@@ -206,7 +208,8 @@ func (s *source) pyproject(p *Plan) (*pythonDeps, error) {
 	switch {
 	case s.has("uv.lock"):
 		p.because("there are pyproject.toml and uv.lock: dependencies are installed with uv")
-		d.copy = []string{"pyproject.toml", "uv.lock"}
+		d.file = "uv.lock"
+		d.copy = []string{"pyproject.toml", d.file}
 		const sync = "UV_PYTHON=/opt/venv/bin/python UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy UV_PROJECT_ENVIRONMENT=/opt/venv uv sync --frozen --no-dev"
 		d.install = "pip install uv && " + sync + " --no-install-project --inexact"
 		if len(d.scripts) > 0 || f.BuildSystem != nil && (f.Tool.UV.Package == nil || *f.Tool.UV.Package) {
@@ -214,7 +217,8 @@ func (s *source) pyproject(p *Plan) (*pythonDeps, error) {
 		}
 	case s.has("poetry.lock"):
 		p.because("there are pyproject.toml and poetry.lock: dependencies are installed with poetry")
-		d.copy = []string{"pyproject.toml", "poetry.lock"}
+		d.file = "poetry.lock"
+		d.copy = []string{"pyproject.toml", d.file}
 		const poetry = "VIRTUAL_ENV=/opt/venv /opt/poetry/bin/poetry install --only main --no-interaction"
 		d.install = "python3 -m venv /opt/poetry && /opt/poetry/bin/pip install poetry && " + poetry + " --no-root"
 		if len(d.scripts) > 0 && (f.Tool.Poetry.PackageMode == nil || *f.Tool.Poetry.PackageMode) {

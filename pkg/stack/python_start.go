@@ -32,6 +32,7 @@ var frameworks = []framework{
 // pythonCommand is how a Python app is served.
 type pythonCommand struct {
 	line  string // empty: services have their own
+	from  string // file that decided line
 	extra string // distribution that it needs besides the dependencies
 	path  string // folder that modules are found in; empty: the app's own
 	build string // command once the source is installed; empty: none
@@ -48,6 +49,15 @@ func (s *source) pythonStart(p *Plan, d *pythonDeps) (*pythonCommand, error) {
 		return c, nil
 	}
 	if django != nil {
+		if why := s.djangoAsync(d, django); why != "" {
+			c.from = django.package_ + "/asgi.py"
+			c.uvicorn(p, d, "", django.package_+".asgi:application", "manage.py and "+c.from+" are Django's, and "+why)
+			if c.extra != "" {
+				c.extra += " websockets" // which channels are for
+			}
+			return c, nil
+		}
+		c.from = django.package_ + "/wsgi.py"
 		c.gunicorn(p, d, django.package_+".wsgi", "manage.py and "+django.package_+"/wsgi.py are Django's")
 		return c, nil
 	}
@@ -59,7 +69,7 @@ func (s *source) pythonStart(p *Plan, d *pythonDeps) (*pythonCommand, error) {
 		if o == nil {
 			continue
 		}
-		c.path = o.path
+		c.path, c.from = o.path, o.file
 		what := fmt.Sprintf("%s makes a %s app", o.file, f.class)
 		if o.factory {
 			what = fmt.Sprintf("%s in %s makes a %s app", o.name, o.file, f.class)
@@ -75,38 +85,34 @@ func (s *source) pythonStart(p *Plan, d *pythonDeps) (*pythonCommand, error) {
 			c.gunicorn(p, d, call, what)
 			return c, nil
 		}
-		if !d.has("uvicorn") {
-			c.extra = "uvicorn"
-			what += " (uvicorn is installed besides)"
-		}
 		factory := ""
 		if o.factory {
 			factory = "--factory "
 		}
-		p.because("%s: served by uvicorn", what)
-		c.line = "uvicorn --host 0.0.0.0 --port $PORT " + factory + quote(o.module+":"+o.name)
+		c.uvicorn(p, d, factory, o.module+":"+o.name, what)
 		return c, nil
 	}
 	if d.has("streamlit") {
 		if f := s.first("app.py", "streamlit_app.py", "main.py", "Home.py"); f != "" {
 			p.because("%s is run by streamlit", f)
+			c.from = f
 			c.line = "streamlit run --server.port $PORT --server.address 0.0.0.0 --server.headless true " + quote(f)
 			return c, nil
 		}
 	}
 	if script := s.projectScript(d); script != "" {
 		p.because("pyproject.toml has the script %s: it is run", script)
-		c.line = quote(script)
+		c.line, c.from = quote(script), "pyproject.toml"
 		return c, nil
 	}
 	if f := s.first(append(slices.Clone(pythonFiles), "src/app.py", "src/main.py", "app/main.py", "app/app.py")...); f != "" {
 		p.because("there is %s: it is run by python", f)
-		c.line = "python3 " + f
+		c.line, c.from = "python3 "+f, f
 		return c, nil
 	}
 	if found := s.glob("*/__main__.py"); len(found) == 1 {
 		p.because("there is %s: the package is run by python", found[0])
-		c.line = "python3 -m " + path.Dir(found[0])
+		c.line, c.from = "python3 -m "+path.Dir(found[0]), found[0]
 		return c, nil
 	}
 	if len(d.scripts) > 1 {
@@ -128,6 +134,31 @@ func (c *pythonCommand) gunicorn(p *Plan, d *pythonDeps, app, what string) {
 	c.line = "gunicorn --bind 0.0.0.0:$PORT --threads 8 " + quote(app)
 }
 
+// uvicorn serves an ASGI app. options are empty or end with a space.
+func (c *pythonCommand) uvicorn(p *Plan, d *pythonDeps, options, app, what string) {
+	if !d.has("uvicorn") {
+		c.extra = "uvicorn"
+		what += " (uvicorn is installed besides)"
+	}
+	p.because("%s: served by uvicorn", what)
+	c.line = "uvicorn --host 0.0.0.0 --port $PORT " + options + quote(app)
+}
+
+// djangoAsync says why a project is served through its asgi.py; empty: it is served through wsgi.py.
+func (s *source) djangoAsync(d *pythonDeps, project *djangoProject) string {
+	switch {
+	case !s.has(project.package_ + "/asgi.py"):
+		return ""
+	case !s.has(project.package_ + "/wsgi.py"):
+		return "there is no wsgi.py"
+	case d.has("channels") || d.has("daphne"):
+		return "channels is among the dependencies"
+	case d.has("uvicorn") && !d.has("gunicorn"):
+		return "uvicorn is among the dependencies, gunicorn is not"
+	}
+	return ""
+}
+
 // projectScript is the one of the project's scripts that is the app; empty: none is obviously.
 func (s *source) projectScript(d *pythonDeps) string {
 	if len(d.scripts) == 1 {
@@ -143,7 +174,7 @@ func (s *source) projectScript(d *pythonDeps) string {
 
 // djangoProject is a source with a manage.py.
 type djangoProject struct {
-	package_ string // that has wsgi.py
+	package_ string // that has wsgi.py or asgi.py
 	settings []string
 }
 
@@ -154,7 +185,7 @@ func (s *source) django(d *pythonDeps) *djangoProject {
 	if !s.has("manage.py") || !d.has("django") && !s.mentions("manage.py", "django") {
 		return nil
 	}
-	found := s.glob("*/wsgi.py")
+	found := append(s.glob("*/wsgi.py"), s.glob("*/asgi.py")...)
 	if len(found) == 0 {
 		return nil
 	}
@@ -162,7 +193,7 @@ func (s *source) django(d *pythonDeps) *djangoProject {
 	text, _ := s.read("manage.py")
 	if m := settingsModule.FindStringSubmatch(text); m != nil {
 		module := strings.ReplaceAll(m[1], ".", "/")
-		if top, _, _ := strings.Cut(module, "/"); s.has(top + "/wsgi.py") {
+		if top, _, _ := strings.Cut(module, "/"); s.first(top+"/wsgi.py", top+"/asgi.py") != "" {
 			project.package_ = top
 		}
 		project.settings = append(s.glob(module+".py"), s.glob(module+"/*.py")...)

@@ -33,10 +33,12 @@ func (s *source) pythonVersion(p *Plan, d *pythonDeps) (string, error) {
 				WithHint("write one such as 3.13, or set build.version")
 		}
 		p.because("%s asks for Python %s", where, v)
+		p.fact(FactVersion, "Python "+v, where)
 		return ":" + v, nil
 	}
 	if d.python == "" {
 		p.because("no version of Python is asked for: that of the server's distribution")
+		p.fact(FactVersion, "Python of the server's distribution", "")
 		return "", nil
 	}
 	low, high, err := pythonRange(d.python)
@@ -44,6 +46,7 @@ func (s *source) pythonVersion(p *Plan, d *pythonDeps) (string, error) {
 		return "", errs.New(errs.InvalidArgument, "%s asks for Python %q: %w", d.pythonFrom, d.python, err).
 			WithHint("write it as \">=3.11\", or set build.version")
 	}
+	p.fact(FactVersion, "Python "+d.python, d.pythonFrom)
 	switch {
 	case low == 0:
 		return "", errs.New(errs.InvalidArgument, "%s asks for Python %q, which no known version fits", d.pythonFrom, d.python).

@@ -31,6 +31,7 @@ type Plan struct {
 	Stack    string   // dockerfile, go, node, python, static
 	Reasons  []string // what was found and what follows, for people
 	Warnings []string // what is probably not as it was meant, for people
+	Facts    []Fact   // versions and commands of a generated Dockerfile, with their origin
 	// Others are stacks that the folder could be built with besides its Dockerfile.
 	Others     []string
 	Dockerfile string // the text to build

@@ -159,7 +159,7 @@ func TestNothingFits(t *testing.T) {
 		"factory with parameters":  {"-- requirements.txt --\nflask\n-- x/__init__.py --\ndef create_app(config):\n    return Flask(__name__)\n", "how it starts is not known", "create_app", false},
 		"several scripts":          {"-- pyproject.toml --\n[project.scripts]\na = \"x:a\"\nb = \"x:b\"\n", "several scripts", "web: a", false},
 		"Node that is no version":  {"-- package.json --\n{\"main\":\"a.js\"}\n-- a.js --\n-- .nvmrc --\nfoo\n", "which is not a version", "", false},
-		"bun":                      {"-- package.json --\n{\"main\":\"a.js\"}\n-- a.js --\n-- bun.lock --\n", "bun.lock cannot be used", "npm install", false},
+		"adapter that builds none": {"-- package.json --\n{\"scripts\":{\"build\":\"vite build\"},\"devDependencies\":{\"@sveltejs/kit\":\"2\",\"@sveltejs/adapter-auto\":\"3\",\"vite\":\"6\"}}\n", "adapter-auto", "npm install -D @sveltejs/adapter-node", false},
 		"several workspaces":       {"-- package.json --\n{\"workspaces\":[\"*\"]}\n-- a/package.json --\n{\"scripts\":{\"start\":\"x\"}}\n-- b/package.json --\n{\"scripts\":{\"start\":\"x\"}}\n", "none is obviously the app: a, b", "package = \"a\"", false},
 		"no such workspace":        {"-- package.json --\n{\"workspaces\":[\"a\"]}\n-- a/package.json --\n{}\n-- app.toml --\n[build]\npackage = \"b\"\n", "there is no b/package.json", "there are: a", false},
 		"workspace without module": {"-- go.work --\ngo 1.25\nuse ../x\n", "go.work uses ../x", "all modules", false},

@@ -63,6 +63,11 @@ func planStatic(s *source, p *Plan) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "FROM runtime/static\nCOPY --chown=%s%s %s/ /site/\n", owner, excludes, dir)
 	finishStatic(&b, fallback)
+	from := path.Join(dir, "index.html")
+	if s.cfg.Build.Output != "" {
+		from = s.cfg.File
+	}
+	p.fact(FactStart, "files of "+dir+"/", from)
 	p.Dockerfile, p.Generated = b.String(), true
 	p.Bases, p.Services = []string{"runtime/static"}, web(appconfig.DefaultPort)
 	return nil
