@@ -308,7 +308,8 @@ type Service struct {
 	// Port it serves HTTP on, also given as PORT; 0: none. The service web has 8080 if
 	// absent.
 	Port *int64 `cbor:"3,keyasint,omitempty" json:"port,omitempty"`
-	// Sandboxes of it. (default 1)
+	// Sandboxes of it that the source asks for; spec.scale of the app comes before it.
+	// (default 1)
 	Replicas int64 `cbor:"4,keyasint" json:"replicas"`
 	// HTTP path that answers below 400 when ready; absent: a TCP connection is enough.
 	HealthPath string `cbor:"5,keyasint,omitempty" json:"health_path,omitempty"`
@@ -518,6 +519,9 @@ type AppSpec struct {
 	Env map[string]string `cbor:"1,keyasint,omitempty" json:"env,omitempty"`
 	// Secret environment variables.
 	Secrets map[string]schema.Secret `cbor:"2,keyasint,omitempty" json:"secrets,omitempty"`
+	// Sandboxes by service, of every version; a service without an entry has as many as its
+	// source asks for.
+	Scale map[string]int64 `cbor:"4,keyasint,omitempty" json:"scale,omitempty"`
 	// Number of the newest version. (default 0)
 	VersionCounter int64 `cbor:"3,keyasint" json:"version_counter"`
 }
@@ -556,6 +560,9 @@ func (x *AppSpec) ValidateFields(v *schema.Validator) {
 	}
 	for k := range x.Secrets {
 		v.MapKey("secrets", k)
+	}
+	for k := range x.Scale {
+		v.MapKey("scale", k)
 	}
 	schema.CheckMin(v, "version_counter", x.VersionCounter, 0)
 }
@@ -597,6 +604,7 @@ func (x *AppStatus) ValidateFields(v *schema.Validator) {
 const (
 	AppAttrEnv              = "spec.env"
 	AppAttrSecrets          = "spec.secrets"
+	AppAttrScale            = "spec.scale"
 	AppAttrVersionCounter   = "spec.version_counter"
 	AppAttrActiveVersion    = "status.active_version"
 	AppAttrActiveDeployment = "status.active_deployment"
@@ -666,6 +674,7 @@ var AppKind = &schema.Kind{
 	Attrs: []schema.Attr{
 		{Path: "spec.env", Number: 1, Type: "map of string", Doc: "Environment variables of every service from the next deployment on."},
 		{Path: "spec.secrets", Number: 2, Type: "map of secret", Doc: "Secret environment variables."},
+		{Path: "spec.scale", Number: 4, Type: "map of int", Doc: "Sandboxes by service, of every version; a service without an entry has as many as its source asks for."},
 		{Path: "spec.version_counter", Number: 3, Type: "int", Doc: "Number of the newest version.", Default: "0"},
 		{Path: "status.active_version", Number: 1, Type: "ref app_version", Doc: "The version that serves."},
 		{Path: "status.active_deployment", Number: 2, Type: "ref deployment", Doc: "The deployment under way."},

@@ -101,7 +101,7 @@ func (r *Reconciler) Controller() kit.Controller {
 			Owns: slices.Concat(
 				kit.Fields(app.DeploymentKind, "status"), kit.Fields(app.AppKind, "spec.version_counter", "status"),
 				kit.Fields(app.AppVersionKind, "status"), kit.Fields(app.BuildKind, "spec.cancel"),
-				kit.Fields(sandbox.SandboxPoolKind, "spec.replicas")),
+				kit.Fields(sandbox.SandboxPoolKind, "spec.replicas", "spec.state")),
 		},
 	}
 	for _, f := range kit.Fields(app.AppKind, "spec.env", "spec.secrets") {
@@ -327,12 +327,16 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 		return err
 	}
 	ops = append(ops, op)
-	if phase != app.DeploymentPhaseSucceeded && (r.lease != nil || r.app.Status.ActiveDeployment == "") {
-		back, err := r.giveBack(ctx)
+	if r.lease != nil || r.app.Status.ActiveDeployment == "" {
+		scale, err := r.scale(ctx)
 		if err != nil {
 			return err
 		}
-		ops = append(ops, back...)
+		unchanged, err := entity.UpdateSpecOp(r.app) // Conflict if the scale has changed since it was read
+		if err != nil {
+			return err
+		}
+		ops = append(append(ops, scale...), unchanged)
 	}
 	if r.lease != nil {
 		if op, err = entity.DeleteOp(r.lease); err != nil {

@@ -188,7 +188,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	}
 	if sb.Spec.Desired == sandbox.DesiredStateStopped {
 		if a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App); err == nil && a.Status.ActiveVersion == sb.Spec.AppVersion {
-			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.env.store, sb.Spec.Pool); err == nil && p.Spec.Replicas == 0 && !n.env.yielded(p) {
+			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.env.store, sb.Spec.Pool); err == nil && (p.Spec.Replicas == 0 || p.Spec.State == sandbox.PoolStateRetired) && !n.env.yielded(p) {
 				bad := fmt.Sprintf("sandbox %s of the active version was stopped", sb.ID)
 				n.env.bad.CompareAndSwap(nil, &bad)
 			}
@@ -529,8 +529,11 @@ func (e *env) leftover(a *app.App) string {
 	for _, p := range list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.App == a.GetID() }) {
 		live := list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == p.GetID() && !sb.Status.Phase.Ended() })
 		want := int(p.Spec.Replicas)
-		if p.Spec.AppVersion != a.Status.ActiveVersion && want > 0 {
-			return "pool of another version: " + p.Name
+		switch {
+		case p.Spec.State == sandbox.PoolStateRetired:
+			want = 0
+		case p.Spec.State != sandbox.PoolStateActive || p.Spec.AppVersion != a.Status.ActiveVersion && want > 0:
+			return "pool of another version: " + p.Name + " " + string(p.Spec.State)
 		}
 		if len(live) != want {
 			return fmt.Sprintf("pool %s has %d sandboxes, wants %d", p.Name, len(live), want)

@@ -121,6 +121,7 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 		r.step("start", "")
 		return 0, r.fail(ctx, *failure)
 	}
+	counter := r.app.Spec.VersionCounter
 	for attempt := 1; ; attempt++ {
 		r.app.Spec.VersionCounter++
 		spec.Number = r.app.Spec.VersionCounter
@@ -150,7 +151,7 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 			continue // an entity made by hand has that name
 		}
 		if f := refusal(err); f != nil { // for the release command
-			r.dep.Status.Version = ""
+			r.dep.Status.Version, r.app.Spec.VersionCounter = "", counter
 			return 0, r.fail(ctx, *f)
 		}
 		return poll, err
@@ -296,6 +297,20 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	ops = append(ops, op)
+	others, err := r.otherPools(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range others {
+		if p.Spec.State != sandbox.PoolStateActive {
+			continue
+		}
+		p.Spec.State = sandbox.PoolStateDraining
+		if op, err = entity.UpdateSpecOp(p); err != nil {
+			return 0, err
+		}
+		ops = append(ops, op)
+	}
 	if r.URL != nil {
 		r.dep.Status.URL = r.URL(r.app)
 	}
@@ -303,16 +318,21 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseDraining, ops...)
 }
 
+// otherPools returns the pools of other versions than the active one.
+func (r *rollout) otherPools(ctx context.Context) ([]*sandbox.SandboxPool, error) {
+	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
+	return slices.DeleteFunc(pools, func(p *sandbox.SandboxPool) bool {
+		return p.Spec.AppVersion == r.app.Status.ActiveVersion || p.Spec.AppVersion == "" // made by hand
+	}), err
+}
+
 // drain waits until the ingress uses the new version and has finished the requests
 // to the others, and retires their pools.
 func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
-	others, err := apps.Pools(ctx, r.Store, r.app.GetID())
+	others, err := r.otherPools(ctx)
 	if err != nil {
 		return 0, err
 	}
-	others = slices.DeleteFunc(others, func(p *sandbox.SandboxPool) bool {
-		return p.Spec.AppVersion == r.app.Status.ActiveVersion || p.Spec.AppVersion == "" // made by hand
-	})
 	if again, message := r.pollDrain(ctx, others); again > 0 {
 		return again, r.report(ctx, message)
 	}
@@ -348,7 +368,7 @@ func (r *rollout) pollDrain(ctx context.Context, others []*sandbox.SandboxPool) 
 	seen := map[schema.ID]bool{}
 	for _, p := range others {
 		v := schema.ID(p.Spec.AppVersion)
-		if seen[v] || p.Spec.Replicas == 0 { // asked already, or retired already
+		if seen[v] || p.Spec.State == sandbox.PoolStateRetired { // asked already, or retired already
 			continue
 		}
 		seen[v] = true
