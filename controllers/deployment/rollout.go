@@ -35,6 +35,9 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	r.dep.Status.Previous = r.app.Status.ActiveVersion
 	r.dep.Status.Steps = nil
 	for _, s := range steps {
+		if s == "bake" && r.Bake <= 0 {
+			continue
+		}
 		r.dep.Status.Steps = append(r.dep.Status.Steps, app.Step{Name: s, State: app.StepStatePending})
 	}
 	if r.dep.Spec.Kind == app.RolloutKindDeploy {
@@ -257,7 +260,7 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 }
 
 // shift makes the new version the one that serves, if it is ready still: time may
-// have passed since the last assessment. This is the point of no return.
+// have passed since the last assessment.
 func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	ver, failure, err := r.version(ctx)
 	if err != nil {
@@ -314,8 +317,12 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	if r.URL != nil {
 		r.dep.Status.URL = r.URL(r.app)
 	}
-	r.step("drain", "")
-	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseDraining, ops...)
+	if r.Bake <= 0 {
+		r.step("drain", "")
+		return time.Millisecond, r.enter(ctx, app.DeploymentPhaseDraining, ops...)
+	}
+	r.step("bake", fmt.Sprintf("v%d serves; the version before stays until it has held for %s", ver.Spec.Number, r.Bake))
+	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseBaking, ops...)
 }
 
 // otherPools returns the pools of other versions than the active one.
