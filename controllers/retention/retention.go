@@ -64,8 +64,10 @@ func (r *Reconciler) Controller() kit.Controller {
 				When: func(_, after schema.Object) bool { return after.(*app.App).Status.ActiveDeployment == "" },
 			}, {
 				Field: kit.Field{Kind: sandbox.SandboxPoolKind, Path: "spec.state"}, Owner: "deployment",
-				Why:  "to retire what a rollout left behind",
-				When: func(_, after schema.Object) bool { return after.(*sandbox.SandboxPool).Spec.State == sandbox.PoolStateRetired },
+				Why: "to retire what a rollout left behind",
+				When: func(_, after schema.Object) bool {
+					return after.(*sandbox.SandboxPool).Spec.State == sandbox.PoolStateRetired
+				},
 			}},
 		},
 	}
