@@ -86,6 +86,7 @@ func TestReading(t *testing.T) {
 		{"app-list", []string{"app", "list"}},
 		{"app-show", []string{"app", "show", "shop"}},
 		{"app-status", []string{"app", "status", "shop"}},
+		{"app-scale", []string{"app", "scale", "--app", "shop"}},
 		{"app-history", []string{"app", "history", "shop"}},
 		{"app-env-list", []string{"app", "env", "list", "shop"}},
 		{"sandbox-list", []string{"sandbox", "list"}},

@@ -68,6 +68,7 @@ var commands = []entry{
 	{path: "deploy", make: app.NewDeploy},
 	{path: "logs", make: app.NewLogs},
 	{path: "env", make: app.NewEnv},
+	{path: "scale", make: app.NewScale},
 	{path: "run", make: runcode.New},
 	{path: "sandbox-run", make: sandboxrun.New},
 	{path: "execution", make: execution.New},

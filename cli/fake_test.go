@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"flag"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -328,6 +329,14 @@ func (f fakeApps) SetEnv(ctx context.Context, req *app.SetEnvRequest) (*app.Depl
 		return &app.DeploymentResponse{}, nil
 	}
 	return f.roll(ctx, req.App, app.RolloutKindConfig, req.Message)
+}
+func (f fakeApps) Scale(ctx context.Context, req *app.ScaleRequest) (*app.ScaleResponse, error) {
+	f.note("scale " + req.App + " " + fmt.Sprint(req.Set, req.Reset))
+	a, err := f.find(ctx, req.App)
+	if err != nil {
+		return nil, err
+	}
+	return &app.ScaleResponse{App: *record(a), Deferred: true}, nil
 }
 func (f fakeApps) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.DeploymentResponse, error) {
 	f.note("rollback " + req.App + " " + req.To)

@@ -211,3 +211,49 @@ func TestCancel(t *testing.T) {
 	shared.answers(t, name, "/", "v1")
 	shared.r(t, "", "app", "delete", name, "--yes")
 }
+
+// TestBake has a version that ends when it has the traffic: the one before serves
+// again by itself, and the deployment fails with exit code 4.
+func TestBake(t *testing.T) {
+	t.Parallel()
+	s := own(t, "bake", "--deploy-bake", "20s")
+	name, dir := "bake", t.TempDir()
+	source := func(version string) {
+		write(t, filepath.Join(dir, "app.py"), `import http.server, os, threading
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/end":
+            threading.Timer(0.1, os._exit, [7]).start()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"`+version+`")
+http.server.ThreadingHTTPServer(("", int(os.environ["PORT"])), H).serve_forever()
+`)
+		write(t, filepath.Join(dir, "requirements.txt"), "")
+		write(t, filepath.Join(dir, "Procfile"), "web: python app.py\n")
+	}
+	serves := func(version string) {
+		t.Helper()
+		wait.NoError(t, version+" serves", func() error {
+			code, body, err := s.get(name, "/")
+			if err == nil && (code != http.StatusOK || body != version) {
+				err = fmt.Errorf("%d %q", code, body)
+			}
+			return err
+		}, wait.Within(10*time.Minute)) // a build
+	}
+	source("one")
+	s.r(t, dir, "app", "deploy", "--app", name)
+	serves("one")
+	source("two")
+	ended := make(chan result, 1)
+	go func() { ended <- s.try(t, dir, "app", "deploy", "--app", name) }()
+	serves("two")
+	if code, _, err := s.get(name, "/end"); err != nil || code != http.StatusOK {
+		t.Fatalf("the process is told to end: %d, %v", code, err)
+	}
+	if res := wait.Receive(t, "the end of the deployment", ended); res.Code != 4 || !strings.Contains(res.Stdout+res.Stderr, "the version before serves again") {
+		t.Errorf("deploy: %s", res)
+	}
+	serves("one")
+}

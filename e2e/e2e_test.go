@@ -146,7 +146,7 @@ func freePort() (int, error) {
 func (s *server) startCommand() *exec.Cmd {
 	return s.command(context.Background(), "", append([]string{"server", "start",
 		"--ingress-http-address", fmt.Sprintf("127.0.0.1:%d", s.port),
-		"--api-address", fmt.Sprintf("127.0.0.1:%d", s.api)}, s.extra...)...)
+		"--api-address", fmt.Sprintf("127.0.0.1:%d", s.api), "--deploy-bake", "500ms"}, s.extra...)...)
 }
 
 func (s *server) start() error {

@@ -44,6 +44,14 @@ func TestTour(t *testing.T) {
 			return nil
 		}, wait.Within(converge))
 		contains(t, "app exec", s.r(t, "", "app", "exec", name, "--", "sh", "-c", "echo $RUNTIME_APP"), name)
+		contains(t, "app scale", s.r(t, "", "app", "scale", "--app", name, "web=2"), "web", "2", "scale")
+		wait.NoError(t, "two sandboxes", func() error {
+			if out := s.r(t, "", "app", "list"); !strings.Contains(out, "2/2") {
+				return fmt.Errorf("app list: %s", out)
+			}
+			return nil
+		}, wait.Within(converge))
+		contains(t, "scale", s.r(t, "", "scale", "--app", name, "web=default"), "source")
 		s.r(t, "", "app", "restart", name)
 		s.answers(t, name, "/", "v1")
 

@@ -11,7 +11,7 @@ func (p DeploymentPhase) Ended() bool {
 }
 
 // Cancelable reports whether a deployment in this phase can still be cancelled:
-// the new version does not get the traffic yet.
+// the new version does not get the traffic yet, or the old one can have it back.
 func (p DeploymentPhase) Cancelable() bool {
 	return p != DeploymentPhaseShifting && p != DeploymentPhaseDraining && !p.Ended()
 }

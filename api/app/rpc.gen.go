@@ -119,6 +119,58 @@ func (x *SetEnvRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// ScaleRequest: Changes the number of sandboxes of services.
+type ScaleRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the app.
+	App string `cbor:"2,keyasint" json:"app" schema:"required"`
+	// Sandboxes by service.
+	Set map[string]int64 `cbor:"3,keyasint,omitempty" json:"set,omitempty"`
+	// Services that have as many as their source asks for again.
+	Reset []string `cbor:"4,keyasint,omitempty" json:"reset,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ScaleRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ScaleRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ScaleRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ScaleRequest) ValidateFields(v *schema.Validator) {
+	v.Required("app", x.App != "")
+	for k := range x.Set {
+		v.MapKey("set", k)
+	}
+}
+
+// ScaleResponse: The scale that was written.
+type ScaleResponse struct {
+	// The app.
+	App schema.Record `cbor:"1,keyasint" json:"app" schema:"required"`
+	// A deployment is under way; the scale holds when it has ended.
+	Deferred bool `cbor:"2,keyasint" json:"deferred" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ScaleResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ScaleResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ScaleResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ScaleResponse) ValidateFields(v *schema.Validator) {
+}
+
 // RollbackRequest: Serve an earlier version again.
 type RollbackRequest struct {
 	// Name of the project; absent: default.
@@ -576,6 +628,9 @@ type Apps interface {
 	// SetEnv: Changes the environment and rolls the change out if asked. Permission: deploy,
 	// in the project of project.
 	SetEnv(ctx context.Context, req *SetEnvRequest) (*DeploymentResponse, error)
+	// Scale: Changes the number of sandboxes of services, of every version. Permission:
+	// deploy, in the project of project.
+	Scale(ctx context.Context, req *ScaleRequest) (*ScaleResponse, error)
 	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
 	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
@@ -600,6 +655,9 @@ type AppsClient interface {
 	// SetEnv: Changes the environment and rolls the change out if asked. Permission: deploy,
 	// in the project of project.
 	SetEnv(ctx context.Context, req *SetEnvRequest) (*DeploymentResponse, error)
+	// Scale: Changes the number of sandboxes of services, of every version. Permission:
+	// deploy, in the project of project.
+	Scale(ctx context.Context, req *ScaleRequest) (*ScaleResponse, error)
 	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
 	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
@@ -631,6 +689,14 @@ func (c clientApps) Delete(ctx context.Context, req *AppRequest) error {
 func (c clientApps) SetEnv(ctx context.Context, req *SetEnvRequest) (*DeploymentResponse, error) {
 	resp := new(DeploymentResponse)
 	if err := c.conn.Call(ctx, &methodAppsSetEnv.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientApps) Scale(ctx context.Context, req *ScaleRequest) (*ScaleResponse, error) {
+	resp := new(ScaleResponse)
+	if err := c.conn.Call(ctx, &methodAppsScale.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -723,6 +789,27 @@ var methodAppsSetEnv = &rpc.Method{
 	},
 }
 
+var methodAppsScale = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Apps", Name: "Scale", Full: "app.Apps/Scale", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ScaleRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ScaleRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ScaleRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Apps).Scale(ctx, req)
+	},
+}
+
 var methodAppsRollback = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "app.Apps", Name: "Rollback", Full: "app.Apps/Rollback", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
@@ -791,6 +878,7 @@ var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 	methodAppsCreate,
 	methodAppsDelete,
 	methodAppsSetEnv,
+	methodAppsScale,
 	methodAppsRollback,
 	methodAppsRestart,
 	methodAppsCancel,

@@ -120,6 +120,7 @@ const (
 	DeploymentPhaseBuilding  DeploymentPhase = "building"  // Its build runs.
 	DeploymentPhaseStarting  DeploymentPhase = "starting"  // The sandboxes of the new version start beside the old.
 	DeploymentPhaseShifting  DeploymentPhase = "shifting"  // The new version is ready and takes the traffic.
+	DeploymentPhaseBaking    DeploymentPhase = "baking"    // The new version serves, and the old one stays until it has held; if it does not hold, the old one serves again.
 	DeploymentPhaseDraining  DeploymentPhase = "draining"  // The old version finishes its requests and is retired.
 	DeploymentPhaseSucceeded DeploymentPhase = "succeeded" // The new version serves.
 	DeploymentPhaseFailed    DeploymentPhase = "failed"    // See failure. The old version, if any, serves as before.
@@ -133,6 +134,7 @@ func (e DeploymentPhase) Valid() bool {
 		DeploymentPhaseBuilding,
 		DeploymentPhaseStarting,
 		DeploymentPhaseShifting,
+		DeploymentPhaseBaking,
 		DeploymentPhaseDraining,
 		DeploymentPhaseSucceeded,
 		DeploymentPhaseFailed,
@@ -144,7 +146,7 @@ func (e DeploymentPhase) Valid() bool {
 
 // Choices lists the values in the order of their declaration.
 func (DeploymentPhase) Choices() []string {
-	return []string{"pending", "building", "starting", "shifting", "draining", "succeeded", "failed", "canceled"}
+	return []string{"pending", "building", "starting", "shifting", "baking", "draining", "succeeded", "failed", "canceled"}
 }
 
 // StepState is an enum. State of one step.
@@ -187,10 +189,10 @@ const (
 	FailureReasonBuild     FailureReason = "build"     // The build failed.
 	FailureReasonImage     FailureReason = "image"     // The image cannot be used.
 	FailureReasonCapacity  FailureReason = "capacity"  // No node has room, or the quota of the project has none.
-	FailureReasonCrash     FailureReason = "crash"     // The process ended before it was ready.
+	FailureReasonCrash     FailureReason = "crash"     // The process ended before it was ready, or in the bake.
 	FailureReasonOOM       FailureReason = "oom"       // It used more memory than its limit.
 	FailureReasonPort      FailureReason = "port"      // The process runs, but does not listen on the expected port.
-	FailureReasonUnhealthy FailureReason = "unhealthy" // It listens, but its probe never passed.
+	FailureReasonUnhealthy FailureReason = "unhealthy" // It listens, but its probe never passed, or failed in the bake.
 	FailureReasonTimeout   FailureReason = "timeout"   // It took longer than allowed.
 	FailureReasonVolume    FailureReason = "volume"    // A disk that it mounts cannot be used.
 	FailureReasonPolicy    FailureReason = "policy"    // The policy of the project does not permit it.
@@ -308,7 +310,8 @@ type Service struct {
 	// Port it serves HTTP on, also given as PORT; 0: none. The service web has 8080 if
 	// absent.
 	Port *int64 `cbor:"3,keyasint,omitempty" json:"port,omitempty"`
-	// Sandboxes of it. (default 1)
+	// Sandboxes of it that the source asks for; spec.scale of the app comes before it.
+	// (default 1)
 	Replicas int64 `cbor:"4,keyasint" json:"replicas"`
 	// HTTP path that answers below 400 when ready; absent: a TCP connection is enough.
 	HealthPath string `cbor:"5,keyasint,omitempty" json:"health_path,omitempty"`
@@ -388,7 +391,7 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 
 // Step: One step of a deployment or build.
 type Step struct {
-	// build, release (with a release command), start, shift, drain.
+	// build, release (with a release command), start, shift, bake, drain.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
 	// State. (default pending)
 	State StepState `cbor:"2,keyasint" json:"state"`
@@ -518,6 +521,9 @@ type AppSpec struct {
 	Env map[string]string `cbor:"1,keyasint,omitempty" json:"env,omitempty"`
 	// Secret environment variables.
 	Secrets map[string]schema.Secret `cbor:"2,keyasint,omitempty" json:"secrets,omitempty"`
+	// Sandboxes by service, of every version; a service without an entry has as many as its
+	// source asks for.
+	Scale map[string]int64 `cbor:"4,keyasint,omitempty" json:"scale,omitempty"`
 	// Number of the newest version. (default 0)
 	VersionCounter int64 `cbor:"3,keyasint" json:"version_counter"`
 }
@@ -556,6 +562,9 @@ func (x *AppSpec) ValidateFields(v *schema.Validator) {
 	}
 	for k := range x.Secrets {
 		v.MapKey("secrets", k)
+	}
+	for k := range x.Scale {
+		v.MapKey("scale", k)
 	}
 	schema.CheckMin(v, "version_counter", x.VersionCounter, 0)
 }
@@ -597,6 +606,7 @@ func (x *AppStatus) ValidateFields(v *schema.Validator) {
 const (
 	AppAttrEnv              = "spec.env"
 	AppAttrSecrets          = "spec.secrets"
+	AppAttrScale            = "spec.scale"
 	AppAttrVersionCounter   = "spec.version_counter"
 	AppAttrActiveVersion    = "status.active_version"
 	AppAttrActiveDeployment = "status.active_deployment"
@@ -666,6 +676,7 @@ var AppKind = &schema.Kind{
 	Attrs: []schema.Attr{
 		{Path: "spec.env", Number: 1, Type: "map of string", Doc: "Environment variables of every service from the next deployment on."},
 		{Path: "spec.secrets", Number: 2, Type: "map of secret", Doc: "Secret environment variables."},
+		{Path: "spec.scale", Number: 4, Type: "map of int", Doc: "Sandboxes by service, of every version; a service without an entry has as many as its source asks for."},
 		{Path: "spec.version_counter", Number: 3, Type: "int", Doc: "Number of the newest version.", Default: "0"},
 		{Path: "status.active_version", Number: 1, Type: "ref app_version", Doc: "The version that serves."},
 		{Path: "status.active_deployment", Number: 2, Type: "ref deployment", Doc: "The deployment under way."},
@@ -1410,7 +1421,7 @@ var DeploymentKind = &schema.Kind{
 		{Path: "spec.message", Number: 6, Type: "string", Doc: "Reason that the user gave."},
 		{Path: "spec.requested_by", Number: 7, Type: "string", Doc: "Identity of the caller."},
 		{Path: "spec.git", Number: 8, Type: "component git_info", Doc: "Source."},
-		{Path: "status.phase", Number: 1, Type: "enum deployment_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "building", "starting", "shifting", "draining", "succeeded", "failed", "canceled"}},
+		{Path: "status.phase", Number: 1, Type: "enum deployment_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "building", "starting", "shifting", "baking", "draining", "succeeded", "failed", "canceled"}},
 		{Path: "status.steps", Number: 2, Type: "list of component step", Doc: "Its steps, in order."},
 		{Path: "status.version", Number: 3, Type: "ref app_version", Doc: "The version it rolls out."},
 		{Path: "status.previous", Number: 4, Type: "ref app_version", Doc: "The version that served before."},

@@ -126,6 +126,30 @@ var Kinds = []*schema.Kind{
 	SandboxKind,
 }
 
+// PoolState is an enum. State of a pool of an app.
+type PoolState string
+
+// Values of PoolState.
+const (
+	PoolStateActive   PoolState = "active"   // It keeps its sandboxes.
+	PoolStateDraining PoolState = "draining" // It keeps its sandboxes while the requests to them end; its version serves no others.
+	PoolStateRetired  PoolState = "retired"  // It has no sandboxes and will have none.
+)
+
+// Valid reports whether e is one of the values.
+func (e PoolState) Valid() bool {
+	switch e {
+	case PoolStateActive,
+		PoolStateDraining,
+		PoolStateRetired:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (PoolState) Choices() []string { return []string{"active", "draining", "retired"} }
+
 // SandboxPhase is an enum. Phase of a sandbox.
 type SandboxPhase string
 
@@ -1930,7 +1954,9 @@ type SandboxPoolSpec struct {
 	AppVersion id.AppVersion `cbor:"2,keyasint,omitempty" json:"app_version,omitempty"`
 	// The service of the app.
 	Service string `cbor:"3,keyasint,omitempty" json:"service,omitempty"`
-	// Sandboxes wanted. (default 1)
+	// State. (default active)
+	State PoolState `cbor:"6,keyasint" json:"state"`
+	// Sandboxes wanted; 0: it is scaled to zero. (default 1)
 	Replicas int64 `cbor:"4,keyasint" json:"replicas"`
 	// Template of its sandboxes.
 	Template SandboxTemplate `cbor:"5,keyasint" json:"template" schema:"required"`
@@ -1938,6 +1964,7 @@ type SandboxPoolSpec struct {
 
 // SetDefaults sets every field that has a default.
 func (x *SandboxPoolSpec) SetDefaults() {
+	x.State = PoolStateActive
 	x.Replicas = 1
 	x.Template.SetDefaults()
 }
@@ -1968,6 +1995,7 @@ func (x *SandboxPoolSpec) ValidateFields(v *schema.Validator) {
 	if x.AppVersion != "" {
 		v.Ref("app_version", string(x.AppVersion))
 	}
+	schema.CheckEnum(v, "state", x.State)
 	schema.CheckMin(v, "replicas", x.Replicas, 0)
 	schema.CheckMax(v, "replicas", x.Replicas, 1000)
 	v.In("template", &x.Template)
@@ -2024,6 +2052,7 @@ const (
 	SandboxPoolAttrApp        = "spec.app"
 	SandboxPoolAttrAppVersion = "spec.app_version"
 	SandboxPoolAttrService    = "spec.service"
+	SandboxPoolAttrState      = "spec.state"
 	SandboxPoolAttrReplicas   = "spec.replicas"
 	SandboxPoolAttrTemplate   = "spec.template"
 	SandboxPoolAttrTotal      = "status.total"
@@ -2098,7 +2127,8 @@ var SandboxPoolKind = &schema.Kind{
 		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "The app it serves.", Indexed: true},
 		{Path: "spec.app_version", Number: 2, Type: "ref app_version", Doc: "The version it runs.", Indexed: true},
 		{Path: "spec.service", Number: 3, Type: "string", Doc: "The service of the app."},
-		{Path: "spec.replicas", Number: 4, Type: "int", Doc: "Sandboxes wanted.", Default: "1"},
+		{Path: "spec.state", Number: 6, Type: "enum pool_state", Doc: "State.", Default: "active", Choices: []string{"active", "draining", "retired"}},
+		{Path: "spec.replicas", Number: 4, Type: "int", Doc: "Sandboxes wanted; 0: it is scaled to zero.", Default: "1"},
 		{Path: "spec.template", Number: 5, Type: "component sandbox_template", Doc: "Template of its sandboxes.", Required: true},
 		{Path: "status.total", Number: 1, Type: "int", Doc: "Sandboxes that have not ended.", Default: "0"},
 		{Path: "status.ready", Number: 2, Type: "int", Doc: "Sandboxes whose probe passes.", Default: "0"},
@@ -2115,6 +2145,10 @@ var SandboxPoolKind = &schema.Kind{
 		{Title: "SERVICE", Value: func(obj schema.Object, _ time.Time) string {
 			o := obj.(*SandboxPool)
 			return schema.Cell(o.Spec.Service)
+		}},
+		{Title: "STATE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*SandboxPool)
+			return schema.Cell(o.Spec.State)
 		}},
 		{Title: "WANTED", Value: func(obj schema.Object, _ time.Time) string {
 			o := obj.(*SandboxPool)

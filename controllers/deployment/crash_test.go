@@ -130,6 +130,9 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 			}
 			return d
 		}, app.DeploymentPhaseCanceled, ""},
+		{"crash in the bake", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("ok", "web=late", "worker=ok"))
+		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},
 		{"disk", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("ok", "web@data=ok", "worker=ok"))
 		}, app.DeploymentPhaseSucceeded, ""},
@@ -146,12 +149,16 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
+			e.bake = 20 * time.Millisecond
 			const name = "shop"
 			stop := e.control(e.store)
 			e.succeed(e.deploy(name, e.source("ok", "web@data=ok")))
 			before := e.settled(name).Status.ActiveVersion
 			e.limit(6)
 			stop()
+			if tc.name == "crash in the bake" {
+				e.bake = time.Hour // it ends with the crash
+			}
 			for n := 1; ; n += step {
 				d := tc.begin(e, name)
 

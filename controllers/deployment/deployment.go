@@ -1,8 +1,8 @@
 // Package deployment reconciles deployments: it takes one rollout from
 // acceptance to a known end, whatever happens to the server meanwhile.
 //
-//	pending -> building -> starting -> shifting -> draining -> succeeded
-//	                 \          \ -> failed | canceled
+//	pending -> building -> starting -> shifting -> baking -> draining -> succeeded
+//	                 \          \           \          \ -> failed | canceled
 //
 // In: deployment, build, disks, and the pools and sandboxes of the new version. Out:
 // app_version, new disks, sandbox pools, the sandbox of the release command, app.status,
@@ -18,7 +18,8 @@
 // checks the lease. So a deployment that lost it changes nothing, and two never act
 // on one app. A server killed between two transactions leaves a phase from which the
 // next server continues. The transaction that sets app.status.active_version shifts
-// the traffic and enters draining: from then on the deployment can only succeed.
+// the traffic and enters baking. If the new version fails there, the end of the
+// deployment sets it back. From draining on the deployment can only succeed.
 package deployment
 
 import (
@@ -72,6 +73,9 @@ type Reconciler struct {
 	Admit func(ctx context.Context, ops []entity.Op) error
 	// DrainTimeout bounds the wait for requests to the old version.
 	DrainTimeout time.Duration
+	// Bake is how long the new version must hold with the traffic before the old one
+	// is stopped.
+	Bake time.Duration
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
@@ -101,7 +105,7 @@ func (r *Reconciler) Controller() kit.Controller {
 			Owns: slices.Concat(
 				kit.Fields(app.DeploymentKind, "status"), kit.Fields(app.AppKind, "spec.version_counter", "status"),
 				kit.Fields(app.AppVersionKind, "status"), kit.Fields(app.BuildKind, "spec.cancel"),
-				kit.Fields(sandbox.SandboxPoolKind, "spec.replicas")),
+				kit.Fields(sandbox.SandboxPoolKind, "spec.replicas", "spec.state")),
 		},
 	}
 	for _, f := range kit.Fields(app.AppKind, "spec.env", "spec.secrets") {
@@ -197,6 +201,9 @@ func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
 		return 0, r.endWithoutLease(ctx)
 	}
 	if r.dep.Spec.Cancel && r.dep.Status.Phase.Cancelable() {
+		if err := r.takeBack(ctx); err != nil {
+			return 0, err
+		}
 		r.endSteps(app.StepStateFailed, "canceled")
 		return 0, r.end(ctx, app.DeploymentPhaseCanceled)
 	}
@@ -209,6 +216,8 @@ func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
 		return r.start(ctx)
 	case app.DeploymentPhaseShifting:
 		return r.shift(ctx)
+	case app.DeploymentPhaseBaking:
+		return r.bake(ctx)
 	case app.DeploymentPhaseDraining:
 		return r.drain(ctx)
 	}
@@ -231,9 +240,9 @@ func (r *rollout) giveUp(ctx context.Context, why error) error {
 	if err := r.holdLease(ctx); err != nil {
 		return err
 	}
-	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
-		// The new version serves. Retention retires the pools of the old one.
-		r.Logger.Error("gave up draining", "deployment", r.dep.ID, "error", why)
+	if r.serves() {
+		// Retention retires the pools of the old one.
+		r.Logger.Error("gave up stopping the old version", "deployment", r.dep.ID, "error", why)
 		r.endSteps(app.StepStateDone, "the old version is stopped later: "+why.Error())
 		return r.end(ctx, app.DeploymentPhaseSucceeded)
 	}
@@ -242,6 +251,11 @@ func (r *rollout) giveUp(ctx context.Context, why error) error {
 		f.Hint = "`r doctor` checks the server; `r deploy` tries again"
 	}
 	return r.fail(ctx, f)
+}
+
+// serves reports whether the new version has the traffic.
+func (r *rollout) serves() bool {
+	return r.dep.Status.Phase == app.DeploymentPhaseBaking || r.dep.Status.Phase == app.DeploymentPhaseDraining
 }
 
 // holdLease renews the app's lease and sets r.lease if this deployment holds
@@ -269,7 +283,7 @@ func (r *rollout) holdLease(ctx context.Context) error {
 
 // endWithoutLease ends a deployment whose lease lapsed.
 func (r *rollout) endWithoutLease(ctx context.Context) error {
-	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
+	if r.serves() {
 		// Its version got the traffic while it held the lease. The next holder
 		// of the lease, or retention, retires the pools of the old versions.
 		r.endSteps(app.StepStateDone, "")
@@ -327,12 +341,16 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 		return err
 	}
 	ops = append(ops, op)
-	if phase != app.DeploymentPhaseSucceeded && (r.lease != nil || r.app.Status.ActiveDeployment == "") {
-		back, err := r.giveBack(ctx)
+	if r.lease != nil || r.app.Status.ActiveDeployment == "" {
+		scale, err := r.scale(ctx)
 		if err != nil {
 			return err
 		}
-		ops = append(ops, back...)
+		unchanged, err := entity.UpdateSpecOp(r.app) // Conflict if the scale has changed since it was read
+		if err != nil {
+			return err
+		}
+		ops = append(append(ops, scale...), unchanged)
 	}
 	if r.lease != nil {
 		if op, err = entity.DeleteOp(r.lease); err != nil {

@@ -60,6 +60,7 @@ type env struct {
 	gate    atomic.Bool // closed or open: gated sandboxes wait until it is open
 	ahead   atomic.Int64
 	drainer *drainer
+	bake    time.Duration
 
 	afterList atomic.Pointer[func(entity.Page)]
 	port      atomic.Pointer[string] // port of the ingress, with a colon
@@ -110,7 +111,7 @@ func (e *env) control(s entity.Store) (stop func()) {
 	e.policies, e.quotas = policy, quotas.New(policy, set)
 	deps := &deployment.Reconciler{Admit: func(ctx context.Context, ops []entity.Op) error {
 		return cmp.Or(policy.Check(ctx, ops), e.quotas.Check(ctx, ops))
-	}, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Now: e.now,
+	}, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Bake: e.bake, Now: e.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
 	deps.Store = kittest.Hold(e, &slowList{e.quotas, e}, deps.Controller())
 	pools := &pool.Reconciler{Logger: e.logger, Now: e.now}
@@ -156,6 +157,7 @@ func (s *slowList) List(ctx context.Context, q entity.Query) (entity.Page, error
 //
 //	SIM=ok crash oom setup deaf(listens elsewhere) mute(listens nowhere) sick(never healthy)
 //	    gate(ready when the gate is open) slow(crashes when the gate is open)
+//	    late(crashes with the traffic) wilt(its probe fails with the traffic)
 //	    early(listens elsewhere until the gate is open) stuck(does not stop)
 //
 // For a release command it is in its first argument: ok crash oom setup gate(ends
@@ -188,7 +190,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	}
 	if sb.Spec.Desired == sandbox.DesiredStateStopped {
 		if a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App); err == nil && a.Status.ActiveVersion == sb.Spec.AppVersion {
-			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.env.store, sb.Spec.Pool); err == nil && p.Spec.Replicas == 0 && !n.env.yielded(p) {
+			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.env.store, sb.Spec.Pool); err == nil && (p.Spec.Replicas == 0 || p.Spec.State == sandbox.PoolStateRetired) && !n.env.yielded(p) && !scaled(a, sb) {
 				bad := fmt.Sprintf("sandbox %s of the active version was stopped", sb.ID)
 				n.env.bad.CompareAndSwap(nil, &bad)
 			}
@@ -259,7 +261,19 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		st.ExitCode = &code
 		return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonExit)
 	}
-	if st.Ready {
+	if st.Ready && (sim == "late" || sim == "wilt") {
+		a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App)
+		switch {
+		case err != nil || a.Status.ActiveVersion != sb.Spec.AppVersion:
+			return 10 * time.Millisecond, err
+		case sim == "late":
+			st.ExitCode, st.LogTail = &code, []string{"panic: no database"}
+			return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonExit)
+		}
+		st.Ready, st.Message = false, "GET /healthz answered 500"
+		return 0, entity.UpdateStatus(ctx, n.s, sb)
+	}
+	if st.Ready || sim == "wilt" && st.ReadyAt != nil {
 		return 0, nil
 	}
 	st.Ready, st.ReadyAt = true, &now
@@ -529,8 +543,11 @@ func (e *env) leftover(a *app.App) string {
 	for _, p := range list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.App == a.GetID() }) {
 		live := list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == p.GetID() && !sb.Status.Phase.Ended() })
 		want := int(p.Spec.Replicas)
-		if p.Spec.AppVersion != a.Status.ActiveVersion && want > 0 {
-			return "pool of another version: " + p.Name
+		switch {
+		case p.Spec.State == sandbox.PoolStateRetired:
+			want = 0
+		case p.Spec.State != sandbox.PoolStateActive || p.Spec.AppVersion != a.Status.ActiveVersion && want > 0:
+			return "pool of another version: " + p.Name + " " + string(p.Spec.State)
 		}
 		if len(live) != want {
 			return fmt.Sprintf("pool %s has %d sandboxes, wants %d", p.Name, len(live), want)
@@ -557,6 +574,12 @@ func (e *env) dump() {
 	for _, b := range list(e, func(*app.Build) bool { return true }) {
 		e.Logf("build %s cancel %t phase %s %s", b.ID, b.Spec.Cancel, b.Status.Phase, b.Status.Message)
 	}
+}
+
+// scaled reports whether a user set the number of sandboxes of a sandbox's service.
+func scaled(a *app.App, sb *sandbox.Sandbox) bool {
+	_, ok := a.Spec.Scale[sb.Spec.Service]
+	return ok
 }
 
 // yielded reports whether a deployment has taken sandboxes from a pool.

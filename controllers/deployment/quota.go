@@ -28,7 +28,7 @@ func (r *rollout) checkAdmission(ctx context.Context, ver *app.AppVersion, servi
 		if err != nil {
 			return nil, err
 		}
-		for range svc.Replicas {
+		for range apps.Replicas(r.app, svc) {
 			ops = append(ops, op)
 		}
 	}

@@ -119,6 +119,12 @@ func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sa
 			out.again = min(out.again, settle-now.Sub(*sb.Status.StartedAt))
 		case sb.Status.Ready:
 			ready++
+		case sb.Status.ReadyAt != nil && r.dep.Status.Phase == app.DeploymentPhaseBaking:
+			return readiness{failure: &app.Failure{
+				Reason: app.FailureReasonUnhealthy, Service: svc.Name, LogTail: sb.Status.LogTail, Listening: sb.Status.Listening,
+				Message: because(fmt.Sprintf("service %s was ready, and its probe fails", svc.Name), sb.Status.Message),
+				Hint:    fmt.Sprintf("`r app logs %s -s %s` has its output", r.app.Name, svc.Name),
+			}}
 		case sb.Status.Overdue || sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) >= svc.HealthDeadline+overdueAfter:
 			return readiness{failure: notReady(sb, svc)}
 		case sb.Spec.Node == "" && sb.Status.Message != "":

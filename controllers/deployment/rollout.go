@@ -35,6 +35,9 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	r.dep.Status.Previous = r.app.Status.ActiveVersion
 	r.dep.Status.Steps = nil
 	for _, s := range steps {
+		if s == "bake" && r.Bake <= 0 {
+			continue
+		}
 		r.dep.Status.Steps = append(r.dep.Status.Steps, app.Step{Name: s, State: app.StepStatePending})
 	}
 	if r.dep.Spec.Kind == app.RolloutKindDeploy {
@@ -121,6 +124,7 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 		r.step("start", "")
 		return 0, r.fail(ctx, *failure)
 	}
+	counter := r.app.Spec.VersionCounter
 	for attempt := 1; ; attempt++ {
 		r.app.Spec.VersionCounter++
 		spec.Number = r.app.Spec.VersionCounter
@@ -150,7 +154,7 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 			continue // an entity made by hand has that name
 		}
 		if f := refusal(err); f != nil { // for the release command
-			r.dep.Status.Version = ""
+			r.dep.Status.Version, r.app.Spec.VersionCounter = "", counter
 			return 0, r.fail(ctx, *f)
 		}
 		return poll, err
@@ -256,7 +260,7 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 }
 
 // shift makes the new version the one that serves, if it is ready still: time may
-// have passed since the last assessment. This is the point of no return.
+// have passed since the last assessment.
 func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	ver, failure, err := r.version(ctx)
 	if err != nil {
@@ -296,23 +300,46 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	ops = append(ops, op)
+	others, err := r.otherPools(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range others {
+		if p.Spec.State != sandbox.PoolStateActive {
+			continue
+		}
+		p.Spec.State = sandbox.PoolStateDraining
+		if op, err = entity.UpdateSpecOp(p); err != nil {
+			return 0, err
+		}
+		ops = append(ops, op)
+	}
 	if r.URL != nil {
 		r.dep.Status.URL = r.URL(r.app)
 	}
-	r.step("drain", "")
-	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseDraining, ops...)
+	if r.Bake <= 0 {
+		r.step("drain", "")
+		return time.Millisecond, r.enter(ctx, app.DeploymentPhaseDraining, ops...)
+	}
+	r.step("bake", fmt.Sprintf("v%d serves; the version before stays until it has held for %s", ver.Spec.Number, r.Bake))
+	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseBaking, ops...)
+}
+
+// otherPools returns the pools of other versions than the active one.
+func (r *rollout) otherPools(ctx context.Context) ([]*sandbox.SandboxPool, error) {
+	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
+	return slices.DeleteFunc(pools, func(p *sandbox.SandboxPool) bool {
+		return p.Spec.AppVersion == r.app.Status.ActiveVersion || p.Spec.AppVersion == "" // made by hand
+	}), err
 }
 
 // drain waits until the ingress uses the new version and has finished the requests
 // to the others, and retires their pools.
 func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
-	others, err := apps.Pools(ctx, r.Store, r.app.GetID())
+	others, err := r.otherPools(ctx)
 	if err != nil {
 		return 0, err
 	}
-	others = slices.DeleteFunc(others, func(p *sandbox.SandboxPool) bool {
-		return p.Spec.AppVersion == r.app.Status.ActiveVersion || p.Spec.AppVersion == "" // made by hand
-	})
 	if again, message := r.pollDrain(ctx, others); again > 0 {
 		return again, r.report(ctx, message)
 	}
@@ -348,7 +375,7 @@ func (r *rollout) pollDrain(ctx context.Context, others []*sandbox.SandboxPool) 
 	seen := map[schema.ID]bool{}
 	for _, p := range others {
 		v := schema.ID(p.Spec.AppVersion)
-		if seen[v] || p.Spec.Replicas == 0 { // asked already, or retired already
+		if seen[v] || p.Spec.State == sandbox.PoolStateRetired { // asked already, or retired already
 			continue
 		}
 		seen[v] = true

@@ -38,7 +38,7 @@ func (r *rollout) withRoomNote(message string) string {
 }
 
 // makeRoom stops one sandbox of the active version, if it can of the service that lacks room, and reports whether it
-// did. If the new version never gets the traffic, giveBack restores the sandboxes.
+// did. If the new version never gets the traffic, scale restores the sandboxes.
 func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 	now := r.now()
 	if now.Sub(r.crowdedSince(r.stepStart("start"))) < crowdedFor || r.app.Status.ActiveVersion == "" {
@@ -77,7 +77,7 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 }
 
 // yield writes the smaller pools of the old version, together with the record from
-// which giveBack restores them.
+// which scale restores them.
 func (r *rollout) yield(ctx context.Context, pools ...*sandbox.SandboxPool) error {
 	check, err := entity.CheckOp(r.lease)
 	if err != nil {
@@ -110,9 +110,10 @@ func yieldsBefore(a, b *sandbox.SandboxPool, service string) bool {
 	return cmp.Compare(a.Spec.Replicas, b.Spec.Replicas) > 0
 }
 
-// giveBack returns the operations that restore the sandboxes that the active
-// version gave up, also to a deployment that lost its lease to this one.
-func (r *rollout) giveBack(ctx context.Context) ([]entity.Op, error) {
+// scale returns the operations that give the pools of the active version the number
+// of sandboxes that the app's scale says: what they gave up, also to a deployment
+// that lost its lease to this one, and what was asked for during the rollout.
+func (r *rollout) scale(ctx context.Context) ([]entity.Op, error) {
 	ver, err := get[app.AppVersion](ctx, r.Store, r.app.Status.ActiveVersion)
 	if errs.Is(err, errs.NotFound) {
 		return nil, nil
@@ -127,10 +128,10 @@ func (r *rollout) giveBack(ctx context.Context) ([]entity.Op, error) {
 	var ops []entity.Op
 	for _, p := range apps.PoolsOfVersion(pools, ver.GetID()) {
 		i := slices.IndexFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == p.Spec.Service })
-		if i < 0 || p.Spec.Replicas >= ver.Spec.Services[i].Replicas {
+		if i < 0 || p.Spec.State == sandbox.PoolStateActive && p.Spec.Replicas == apps.Replicas(r.app, &ver.Spec.Services[i]) {
 			continue
 		}
-		p.Spec.Replicas = ver.Spec.Services[i].Replicas
+		p.Spec.State, p.Spec.Replicas = sandbox.PoolStateActive, apps.Replicas(r.app, &ver.Spec.Services[i])
 		op, err := entity.UpdateSpecOp(p)
 		if err != nil {
 			return nil, err

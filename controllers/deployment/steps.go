@@ -9,7 +9,7 @@ import (
 )
 
 // steps of every deployment, in order. A release command has its step before start.
-var steps = []string{"build", "start", "shift", "drain"}
+var steps = []string{"build", "start", "shift", "bake", "drain"}
 
 // step starts the named step, ending those before it.
 func (r *rollout) step(name, message string) {

@@ -85,7 +85,7 @@ func (r *rollout) unusable(svc *app.Service, name string, d *disk.Disk) *app.Fai
 // takeDisk stops the sandboxes of other versions that write to a disk, so that one
 // of the new version can. It reports whether they have ended; if they do not in
 // time, it fails the deployment. If the new version never gets the traffic,
-// giveBack restores them.
+// scale restores them.
 func (r *rollout) takeDisk(ctx context.Context, ver *app.AppVersion, svc *app.Service, d *disk.Disk) (bool, error) {
 	if failure, err := r.foreignWriter(ctx, svc, d); failure != nil || err != nil {
 		if err == nil {
@@ -99,7 +99,7 @@ func (r *rollout) takeDisk(ctx context.Context, ver *app.AppVersion, svc *app.Se
 	}
 	var holders []*sandbox.SandboxPool
 	for _, p := range all {
-		if p.Spec.AppVersion == ver.GetID() || p.Spec.Replicas == 0 || !sandboxes.Writes(&p.Spec.Template, d.GetID()) {
+		if p.Spec.AppVersion == ver.GetID() || p.Spec.State == sandbox.PoolStateRetired || p.Spec.Replicas == 0 || !sandboxes.Writes(&p.Spec.Template, d.GetID()) {
 			continue
 		}
 		if !slices.ContainsFunc(r.dep.Status.Yielded, func(y app.YieldedPool) bool { return y.Pool == p.GetID() }) {

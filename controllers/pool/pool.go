@@ -118,13 +118,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	excess := len(members.Live) - int(p.Spec.Replicas)
+	wanted := int(p.Spec.Replicas)
+	if p.Spec.State == sandbox.PoolStateRetired {
+		wanted = 0
+	}
+	excess := len(members.Live) - wanted
 	more, err := stopExcess(members.Live, min(excess, maxAtOnce))
 	if err != nil {
 		return 0, err
 	}
 	ops = append(ops, more...)
-	missing := max(0, int(p.Spec.Replicas)-len(members.Live))
+	missing := max(0, wanted-len(members.Live))
 	if missing > 0 && p.Status.NextStart != nil && now().Before(*p.Status.NextStart) {
 		missing, again = 0, earlier(again, p.Status.NextStart.Sub(now()))
 	}

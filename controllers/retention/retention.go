@@ -63,9 +63,11 @@ func (r *Reconciler) Controller() kit.Controller {
 				Why:  "to clear it when that deployment was deleted",
 				When: func(_, after schema.Object) bool { return after.(*app.App).Status.ActiveDeployment == "" },
 			}, {
-				Field: kit.Field{Kind: sandbox.SandboxPoolKind, Path: "spec.replicas"}, Owner: "deployment",
-				Why:  "to retire what a rollout left behind",
-				When: func(_, after schema.Object) bool { return after.(*sandbox.SandboxPool).Spec.Replicas == 0 },
+				Field: kit.Field{Kind: sandbox.SandboxPoolKind, Path: "spec.state"}, Owner: "deployment",
+				Why: "to retire what a rollout left behind",
+				When: func(_, after schema.Object) bool {
+					return after.(*sandbox.SandboxPool).Spec.State == sandbox.PoolStateRetired
+				},
 			}},
 		},
 	}
@@ -138,7 +140,7 @@ func (w *sweep) pools(ctx context.Context, deploying bool) (time.Duration, error
 		if p.Spec.AppVersion == "" || w.keep[p.Spec.AppVersion] {
 			continue // a user made it, or a version needs it
 		}
-		if p.Spec.Replicas > 0 {
+		if p.Spec.State != sandbox.PoolStateRetired {
 			if !deploying { // otherwise the rollout retires it after draining
 				abandoned = append(abandoned, p)
 			}

@@ -170,7 +170,7 @@ func TestKeepsForDeployment(t *testing.T) {
 	if n := count[app.Build](f); n != 1 {
 		t.Errorf("%d builds stay", n)
 	}
-	if p, err := entity.Get[sandbox.SandboxPool](t.Context(), f.store, old.ID); err != nil || p.Spec.Replicas != 1 {
+	if p, err := entity.Get[sandbox.SandboxPool](t.Context(), f.store, old.ID); err != nil || p.Spec.State != sandbox.PoolStateActive {
 		t.Errorf("%+v %v", p, err)
 	}
 	// A user deletes the deployment: the app forgets it, and its pool is
@@ -183,7 +183,7 @@ func TestKeepsForDeployment(t *testing.T) {
 	if a := f.read(); a.Status.ActiveDeployment != id.Deployment("") {
 		t.Errorf("status %+v", a.Status)
 	}
-	if p, err := entity.Get[sandbox.SandboxPool](t.Context(), f.store, old.ID); err != nil || p.Spec.Replicas != 0 {
+	if p, err := entity.Get[sandbox.SandboxPool](t.Context(), f.store, old.ID); err != nil || p.Spec.State != sandbox.PoolStateRetired {
 		t.Errorf("%+v %v", p, err)
 	}
 	if n := count[app.Build](f); n != 0 {

@@ -40,17 +40,25 @@ func PoolsOfVersion(pools []*sandbox.SandboxPool, v id.AppVersion) []*sandbox.Sa
 	return slices.DeleteFunc(slices.Clone(pools), func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion != v })
 }
 
-// Retire sets the replicas of pools to 0 in one transaction, if the checks hold:
-// the pool controller stops their sandboxes gracefully, and
-// retention deletes the empty pools. Conflict if a pool changed or was deleted
+// Replicas returns the number of sandboxes of a service: that of the app's scale, or
+// else the one that the source asks for.
+func Replicas(a *app.App, svc *app.Service) int64 {
+	if n, ok := a.Spec.Scale[svc.Name]; ok {
+		return n
+	}
+	return svc.Replicas
+}
+
+// Retire retires pools in one transaction, if the checks hold: the pool controller
+// stops their sandboxes gracefully, and retention deletes the empty pools. Conflict if a pool changed or was deleted
 // since it was read.
 func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, checks ...entity.Op) error {
 	var ops []entity.Op
 	for _, p := range pools {
-		if p.Spec.Replicas == 0 {
+		if p.Spec.State == sandbox.PoolStateRetired {
 			continue
 		}
-		p.Spec.Replicas = 0
+		p.Spec.State = sandbox.PoolStateRetired
 		op, err := entity.UpdateSpecOp(p)
 		if err != nil {
 			return err
@@ -78,7 +86,7 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	p.Project = a.Project
 	p.Name = schema.ChildName(ver.Name, svc.Name, maxPoolName)
 	p.Labels = map[string]string{"app": a.Name, "service": svc.Name}
-	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), ver.GetID(), svc.Name, svc.Replicas
+	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), ver.GetID(), svc.Name, Replicas(a, svc)
 	t := &p.Spec.Template
 	t.Arch = runtime.GOARCH // the server builds on this machine, for its architecture
 	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, ver.Spec.Secrets, svc.StopTimeout

@@ -26,6 +26,7 @@ type Config struct {
 	Docker       Docker        // The Docker engine that runs sandboxes, with node.driver docker.
 	Network      Network       // Network of sandboxes and build steps.
 	Ingress      Ingress       // HTTP from outside to apps.
+	Deploy       Deploy        // Deployments.
 	Build        Build         // Builds.
 	Logs         Logs          // Output of apps and builds.
 	Retention    Retention     // How much of the past is kept.
@@ -122,6 +123,11 @@ type Ingress struct {
 	TrustedProxies []string      // Networks of proxies in front of the ingress (10.1.0.0/16, fd00::/64). Their X-Forwarded-* and Forwarded headers are believed; those of others are replaced.
 	AccessLogBytes int64         // Disk that the access log (logs/access.log, a line of JSON for each request) may use; 0: none is written.
 	AccessLogQuery bool          // Write the values of queries into the access log; otherwise only the names of parameters, since values may be secret.
+}
+
+// Deploy: Deployments.
+type Deploy struct {
+	Bake time.Duration // How long a new version must hold with the traffic before the old one is stopped. If one of its processes ends or its probe fails, the old one serves again; 0s: the old one is stopped at once.
 }
 
 // Build: Builds.
@@ -310,6 +316,8 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.AccessLogBytes }},
 	{Path: "ingress.access_log_query", Type: "bool", Default: "false", Doc: "Write the values of queries into the access log; otherwise only the names of parameters, since values may be secret.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.AccessLogQuery }},
+	{Path: "deploy.bake", Type: "duration", Default: "10s", Doc: "How long a new version must hold with the traffic before the old one is stopped. If one of its processes ends or its probe fails, the old one serves again; 0s: the old one is stopped at once.", Unit: "", Min: "0s", Max: "1h0m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Deploy.Bake }},
 	{Path: "build.on_demand", Type: "bool", Default: "true", Doc: "BuildKit is started for a build.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.OnDemand }},
 	{Path: "build.idle_stop", Type: "duration", Default: "10m0s", Doc: "With on_demand: the time without a build after which BuildKit ends until the next one; 0s: never.", Unit: "", Min: "0s", Max: "168h0m0s",

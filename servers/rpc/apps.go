@@ -33,6 +33,15 @@ func (h *appHandler) SetEnv(ctx context.Context, req *app.SetEnvRequest) (*app.D
 	return resp, err
 }
 
+func (h *appHandler) Scale(ctx context.Context, req *app.ScaleRequest) (*app.ScaleResponse, error) {
+	a, deferred, err := h.apps.Scale(ctx, req.Project, req.App, req.Set, req.Reset)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(a)
+	return &app.ScaleResponse{App: rec, Deferred: deferred}, err
+}
+
 func (h *appHandler) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.DeploymentResponse, error) {
 	return deploymentResponse(h.apps.Rollback(ctx, req.Project, req.App, req.To, deployRequest(ctx, req.Message)))
 }

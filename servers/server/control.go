@@ -138,6 +138,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		c.builds.Controller(),
 		(&deployment.Reconciler{
 			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
+			Bake:   c.cfg.Deploy.Bake,
 			Logger: log("deployment"),
 		}).Controller(),
 		(&template.Reconciler{Templates: c.templates}).Controller(),
