@@ -362,13 +362,13 @@ func (c *conn) checkDrainedLocked() {
 func (c *conn) whenIdle() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ch := make(chan struct{})
 	if len(c.streams) == 0 {
-		close(ch)
-		return ch
+		return closedChan
 	}
-	c.drained = ch
-	return ch
+	if c.drained == nil {
+		c.drained = make(chan struct{})
+	}
+	return c.drained
 }
 
 // usable reports whether new calls can be made.
@@ -435,11 +435,12 @@ func (c *conn) goAway() {
 func (c *conn) close(err error) {
 	c.mu.Lock()
 	c.leaveLocked()
-	quiet := make(chan struct{})
-	if c.flushing && c.err == nil && c.quiet == nil {
-		c.quiet = quiet
-	} else {
-		close(quiet)
+	quiet := closedChan
+	if c.flushing && c.err == nil {
+		if c.quiet == nil {
+			c.quiet = make(chan struct{})
+		}
+		quiet = c.quiet
 	}
 	c.mu.Unlock()
 	timer := time.NewTimer(lingerTimeout)

@@ -167,3 +167,37 @@ func TestConnectionEndsWithItsCertificate(t *testing.T) {
 		t.Errorf("another's connection: %v", err)
 	}
 }
+
+// TestTwoClosesSendWhatWaits: a connection that is closed twice at once, as by
+// two checks in a row, sends its waiting frames first.
+func TestTwoClosesSendWhatWaits(t *testing.T) {
+	near, far := net.Pipe() // a write waits for its reader
+	defer far.Close()
+	c := newConn(near, false, Limits{}.withDefaults())
+	ran := make(chan error, 1)
+	go func() { ran <- c.run() }()
+	c.goAway()
+	why := errs.New(errs.Unauthenticated, "the key was deleted")
+	closed := make(chan struct{}, 2)
+	for range 2 {
+		go func() {
+			c.close(why)
+			closed <- struct{}{}
+		}()
+	}
+	rd := newFrameReader(far)
+	for {
+		h, _, err := rd.next()
+		if err != nil {
+			t.Fatalf("the connection ended before its frames were read: %v", err)
+		}
+		if h.typ == frameGoAway {
+			break
+		}
+	}
+	<-closed
+	<-closed
+	if err := <-ran; !errs.Is(err, errs.Unauthenticated) {
+		t.Errorf("the connection ended with %v", err)
+	}
+}
