@@ -53,6 +53,7 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"api writes app.status.active_deployment of deployment to accept a deployment, together with its lease",
+		"api writes sandbox_pool.spec.replicas of deployment to scale a service of the version that serves",
 		"deployment writes app.spec.env of api when a rollback brings back that of its version",
 		"deployment writes app.spec.secrets of api when a rollback brings back that of its version",
 		"deployment writes sandbox.spec.desired of api to stop the release command of a version that will not serve",
@@ -70,7 +71,7 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"pool writes sandbox.spec.desired of api to stop one of its own that is too many",
 		"pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
 		"retention writes app.status.active_deployment of deployment to clear it when that deployment was deleted",
-		"retention writes sandbox_pool.spec.replicas of deployment to retire what a rollout left behind",
+		"retention writes sandbox_pool.spec.state of deployment to retire what a rollout left behind",
 		"sandbox writes sandbox.spec.desired of api to pause an idle one or one whose time is over, and to go on with one that cannot be paused",
 		"sandbox writes sandbox.spec.ttl of api to pause one whose time is over, or to give it time if it cannot be paused",
 		"scheduler writes sandbox.status of sandbox while it has no node, and so no controller of one",
