@@ -43,8 +43,10 @@ func Access() (name string, a kit.Access) {
 			When: func(_, after schema.Object) bool { return after.(*app.App).Status.ActiveDeployment != "" },
 		}, {
 			Field: kit.Field{Kind: sandbox.SandboxPoolKind, Path: "spec.replicas"}, Owner: "deployment",
-			Why:  "to scale a service of the version that serves",
-			When: func(before, _ schema.Object) bool { return before.(*sandbox.SandboxPool).Spec.State == sandbox.PoolStateActive },
+			Why: "to scale a service of the version that serves",
+			When: func(before, _ schema.Object) bool {
+				return before.(*sandbox.SandboxPool).Spec.State == sandbox.PoolStateActive
+			},
 		}},
 	}
 }
