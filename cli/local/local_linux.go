@@ -149,7 +149,7 @@ func (i *Installation) url() string { return "sqlite://" + i.o.Database }
 func (i *Installation) args() []string {
 	return []string{
 		"server", "run", "--state-dir=" + i.dir(), "--run-dir=" + i.o.RunDir, "--store-url=" + i.url(), "--idle-end=" + i.o.IdleEnd.String(),
-		"--build-on-demand=true", "--network-parked=1", "--ingress-http-address=", "--api-address=", "--ssh-address=", "--rpc-address=", "--runners-address=", "--metrics-address=",
+		"--build-on-demand=true", "--network-parked=1", "--ingress-http-address=", "--ingress-https-address=", "--api-address=", "--ssh-address=", "--rpc-address=", "--runners-address=", "--metrics-address=",
 	}
 }
 
