@@ -39,6 +39,7 @@ import (
 	"miren.dev/runtime/cli/server"
 	"miren.dev/runtime/cli/session"
 	"miren.dev/runtime/cli/ssh"
+	"miren.dev/runtime/cli/task"
 	"miren.dev/runtime/cli/template"
 	"miren.dev/runtime/cli/top"
 	"miren.dev/runtime/cli/user"
@@ -69,6 +70,7 @@ var commands = []entry{
 	{path: "logs", make: app.NewLogs},
 	{path: "env", make: app.NewEnv},
 	{path: "scale", make: app.NewScale},
+	{path: "task", make: task.New},
 	{path: "run", make: runcode.New},
 	{path: "sandbox-run", make: sandboxrun.New},
 	{path: "execution", make: execution.New},

@@ -31,6 +31,7 @@ import (
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/certificates"
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/identities"
@@ -40,6 +41,7 @@ import (
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/secrets"
+	"miren.dev/runtime/domain/tasks"
 	"miren.dev/runtime/domain/users"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
@@ -166,6 +168,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	app.RegisterApps(srv, fakeApps{f})
 	app.RegisterDeploys(srv, fakeDeploys{f})
 	app.RegisterBuilds(srv, fakeBuilds{f})
+	app.RegisterTasks(srv, rpcserver.Tasks(&tasks.Service{Store: f.store, Apps: &apps.Service{Store: f.store}}))
 	app.RegisterRoutes(srv, fakeRoutes{f})
 	sandbox.RegisterSandboxes(srv, fakeSandboxes{f})
 	sandbox.RegisterFiles(srv, f.files)

@@ -229,6 +229,124 @@ func (x *RestartRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// RunTaskRequest: Runs a task of an app now.
+type RunTaskRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the app.
+	App string `cbor:"2,keyasint" json:"app" schema:"required"`
+	// Name of the task.
+	Task string `cbor:"3,keyasint" json:"task" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RunTaskRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RunTaskRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RunTaskRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RunTaskRequest) ValidateFields(v *schema.Validator) {
+	v.Required("app", x.App != "")
+	v.Required("task", x.Task != "")
+}
+
+// TaskRunResponse: A run of a task.
+type TaskRunResponse struct {
+	// The run.
+	Run schema.Record `cbor:"1,keyasint" json:"run" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TaskRunResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TaskRunResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TaskRunResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TaskRunResponse) ValidateFields(v *schema.Validator) {
+}
+
+// TaskRunRequest: Names a run of a task.
+type TaskRunRequest struct {
+	// The run.
+	TaskRun id.TaskRun `cbor:"1,keyasint" json:"task_run" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TaskRunRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TaskRunRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TaskRunRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TaskRunRequest) ValidateFields(v *schema.Validator) {
+	v.Required("task_run", x.TaskRun != "")
+	if x.TaskRun != "" {
+		v.Ref("task_run", string(x.TaskRun))
+	}
+}
+
+// SuspendTaskRequest: Stops or starts the schedule of a task.
+type SuspendTaskRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the app.
+	App string `cbor:"2,keyasint" json:"app" schema:"required"`
+	// Name of the task.
+	Task string `cbor:"3,keyasint" json:"task" schema:"required"`
+	// Whether it does not run at its times.
+	Suspended bool `cbor:"4,keyasint" json:"suspended" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SuspendTaskRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SuspendTaskRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SuspendTaskRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SuspendTaskRequest) ValidateFields(v *schema.Validator) {
+	v.Required("app", x.App != "")
+	v.Required("task", x.Task != "")
+}
+
+// TaskScheduleResponse: The schedule of a task.
+type TaskScheduleResponse struct {
+	// The schedule.
+	Schedule schema.Record `cbor:"1,keyasint" json:"schedule" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TaskScheduleResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TaskScheduleResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TaskScheduleResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TaskScheduleResponse) ValidateFields(v *schema.Validator) {
+}
+
 // PlanUploadRequest: Lists the files of a source.
 type PlanUploadRequest struct {
 	// The encoded manifest: path, mode, size, digest and link target of every file
@@ -884,6 +1002,133 @@ var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 	methodAppsCancel,
 }}
 
+// Tasks is what serves the service. Runs tasks of apps. What they are and how they ended
+// is read through store.Entities.
+type Tasks interface {
+	// Run: Runs a task of the active version now. Permission: deploy, in the project of
+	// project.
+	Run(ctx context.Context, req *RunTaskRequest) (*TaskRunResponse, error)
+	// Cancel: Stops a run of a task. Permission: deploy, in the project of task_run.
+	Cancel(ctx context.Context, req *TaskRunRequest) (*TaskRunResponse, error)
+	// Suspend: Stops or starts the schedule of a task, also for later versions. Permission:
+	// deploy, in the project of project.
+	Suspend(ctx context.Context, req *SuspendTaskRequest) (*TaskScheduleResponse, error)
+}
+
+// RegisterTasks makes s serve impl.
+func RegisterTasks(s *rpc.Server, impl Tasks) { s.Register(TasksService, impl) }
+
+// TasksClient is what calls the service.
+type TasksClient interface {
+	// Run: Runs a task of the active version now. Permission: deploy, in the project of
+	// project.
+	Run(ctx context.Context, req *RunTaskRequest) (*TaskRunResponse, error)
+	// Cancel: Stops a run of a task. Permission: deploy, in the project of task_run.
+	Cancel(ctx context.Context, req *TaskRunRequest) (*TaskRunResponse, error)
+	// Suspend: Stops or starts the schedule of a task, also for later versions. Permission:
+	// deploy, in the project of project.
+	Suspend(ctx context.Context, req *SuspendTaskRequest) (*TaskScheduleResponse, error)
+}
+
+type clientTasks struct{ conn rpc.Conn }
+
+// NewTasksClient makes a client that calls through c.
+func NewTasksClient(c rpc.Conn) TasksClient { return clientTasks{c} }
+
+func (c clientTasks) Run(ctx context.Context, req *RunTaskRequest) (*TaskRunResponse, error) {
+	resp := new(TaskRunResponse)
+	if err := c.conn.Call(ctx, &methodTasksRun.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTasks) Cancel(ctx context.Context, req *TaskRunRequest) (*TaskRunResponse, error) {
+	resp := new(TaskRunResponse)
+	if err := c.conn.Call(ctx, &methodTasksCancel.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTasks) Suspend(ctx context.Context, req *SuspendTaskRequest) (*TaskScheduleResponse, error) {
+	resp := new(TaskScheduleResponse)
+	if err := c.conn.Call(ctx, &methodTasksSuspend.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+var methodTasksRun = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Tasks", Name: "Run", Full: "app.Tasks/Run", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RunTaskRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RunTaskRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App) + string(r.Task)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(RunTaskRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Tasks).Run(ctx, req)
+	},
+}
+
+var methodTasksCancel = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Tasks", Name: "Cancel", Full: "app.Tasks/Cancel", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*TaskRunRequest)
+		return rpc.Target{Kind: "task_run", ID: string(r.TaskRun)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*TaskRunRequest)
+		return rpc.Subject{Kind: "task_run", ID: string(r.TaskRun)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(TaskRunRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Tasks).Cancel(ctx, req)
+	},
+}
+
+var methodTasksSuspend = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Tasks", Name: "Suspend", Full: "app.Tasks/Suspend", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SuspendTaskRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SuspendTaskRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App) + string(r.Task)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SuspendTaskRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Tasks).Suspend(ctx, req)
+	},
+}
+
+// TasksService is the table of the service.
+var TasksService = &rpc.Service{Name: "app.Tasks", Methods: []*rpc.Method{
+	methodTasksRun,
+	methodTasksCancel,
+	methodTasksSuspend,
+}}
+
 // Deploys is what serves the service. Accepts source and rolls it out. The server owns
 // the deployment from Deploy on, with or without the caller.
 type Deploys interface {
@@ -1202,6 +1447,7 @@ var RoutesService = &rpc.Service{Name: "app.Routes", Methods: []*rpc.Method{
 // Services are the services of this package.
 var Services = []*rpc.Service{
 	AppsService,
+	TasksService,
 	DeploysService,
 	BuildsService,
 	RoutesService,

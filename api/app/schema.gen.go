@@ -31,18 +31,36 @@ const (
 	MaxHost = 253
 	// MaxPath: Longest path prefix of a route. (unit: bytes)
 	MaxPath = 1024
+	// TaskNamePattern: Pattern of the name of a task.
+	TaskNamePattern = "^[a-z][a-z0-9-]{0,31}$"
+	// MaxTasks: Most tasks of an app.
+	MaxTasks = 50
+	// MinTaskTimeout: Shortest timeout of a task.
+	MinTaskTimeout = 1 * time.Second
+	// MaxTaskTimeout: Longest timeout of a task.
+	MaxTaskTimeout = 168 * time.Hour
+	// DefaultTaskTimeout: How long a run of a task may take if the task does not say.
+	DefaultTaskTimeout = 1 * time.Hour
+	// DefaultCatchUp: How late a run may begin if the task does not say.
+	DefaultCatchUp = 5 * time.Minute
+	// MaxCatchUp: Longest catch_up of a task.
+	MaxCatchUp = 168 * time.Hour
+	// KeptRuns: Ended runs of a task that are kept.
+	KeptRuns = 20
 	// MaxMessage: Longest reason that a person gives for a deployment. (unit: bytes)
 	MaxMessage = 1024
 )
 
 // Names of the kinds.
 const (
-	KindApp         = "app"
-	KindAppVersion  = "app_version"
-	KindBuild       = "build"
-	KindDeployment  = "deployment"
-	KindDeployLease = "deploy_lease"
-	KindRoute       = "route"
+	KindApp          = "app"
+	KindAppVersion   = "app_version"
+	KindBuild        = "build"
+	KindDeployment   = "deployment"
+	KindDeployLease  = "deploy_lease"
+	KindTaskSchedule = "task_schedule"
+	KindTaskRun      = "task_run"
+	KindRoute        = "route"
 )
 
 // Kinds lists the kinds of this domain.
@@ -52,6 +70,8 @@ var Kinds = []*schema.Kind{
 	BuildKind,
 	DeploymentKind,
 	DeployLeaseKind,
+	TaskScheduleKind,
+	TaskRunKind,
 	RouteKind,
 }
 
@@ -147,6 +167,82 @@ func (e DeploymentPhase) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (DeploymentPhase) Choices() []string {
 	return []string{"pending", "building", "starting", "shifting", "baking", "draining", "succeeded", "failed", "canceled"}
+}
+
+// TaskOverlap is an enum. What happens when a task is due while a run of it goes on.
+type TaskOverlap string
+
+// Values of TaskOverlap.
+const (
+	TaskOverlapSkip    TaskOverlap = "skip"    // The new run is skipped.
+	TaskOverlapAllow   TaskOverlap = "allow"   // Both run.
+	TaskOverlapReplace TaskOverlap = "replace" // The old run is stopped.
+)
+
+// Valid reports whether e is one of the values.
+func (e TaskOverlap) Valid() bool {
+	switch e {
+	case TaskOverlapSkip,
+		TaskOverlapAllow,
+		TaskOverlapReplace:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (TaskOverlap) Choices() []string { return []string{"skip", "allow", "replace"} }
+
+// TaskTrigger is an enum. Why a task runs.
+type TaskTrigger string
+
+// Values of TaskTrigger.
+const (
+	TaskTriggerSchedule TaskTrigger = "schedule" // Its time came.
+	TaskTriggerUser     TaskTrigger = "user"     // A person or program asked for it.
+)
+
+// Valid reports whether e is one of the values.
+func (e TaskTrigger) Valid() bool {
+	switch e {
+	case TaskTriggerSchedule,
+		TaskTriggerUser:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (TaskTrigger) Choices() []string { return []string{"schedule", "user"} }
+
+// TaskRunPhase is an enum. Phase of a run of a task. The last four are final.
+type TaskRunPhase string
+
+// Values of TaskRunPhase.
+const (
+	TaskRunPhaseRunning   TaskRunPhase = "running"   // Its sandbox exists.
+	TaskRunPhaseSucceeded TaskRunPhase = "succeeded" // It ended with exit code 0.
+	TaskRunPhaseFailed    TaskRunPhase = "failed"    // See message.
+	TaskRunPhaseCanceled  TaskRunPhase = "canceled"  // Stopped on request.
+	TaskRunPhaseSkipped   TaskRunPhase = "skipped"   // It did not run; see message.
+)
+
+// Valid reports whether e is one of the values.
+func (e TaskRunPhase) Valid() bool {
+	switch e {
+	case TaskRunPhaseRunning,
+		TaskRunPhaseSucceeded,
+		TaskRunPhaseFailed,
+		TaskRunPhaseCanceled,
+		TaskRunPhaseSkipped:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (TaskRunPhase) Choices() []string {
+	return []string{"running", "succeeded", "failed", "canceled", "skipped"}
 }
 
 // StepState is an enum. State of one step.
@@ -386,6 +482,85 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 	schema.CheckMax(v, "stop_timeout", x.StopTimeout, 10*time.Minute)
 	for i := range x.Volumes {
 		v.InElem("volumes", i, &x.Volumes[i])
+	}
+}
+
+// Task: A command of an app that runs to its end, at times or on request.
+type Task struct {
+	// Name.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// Command line.
+	Command []string `cbor:"2,keyasint,omitempty" json:"command,omitempty" schema:"required"`
+	// When it runs, as cron writes it (five fields, or @daily and the like); absent: on
+	// request only.
+	Schedule string `cbor:"3,keyasint,omitempty" json:"schedule,omitempty"`
+	// Time zone of the schedule, such as Europe/Berlin; absent: UTC.
+	TimeZone string `cbor:"4,keyasint,omitempty" json:"time_zone,omitempty"`
+	// What happens when it is due while a run of it goes on. (default skip)
+	Overlap TaskOverlap `cbor:"5,keyasint" json:"overlap"`
+	// How late it may begin, for times at which no server ran. (default 5m0s)
+	CatchUp time.Duration `cbor:"6,keyasint" json:"catch_up"`
+	// How long a run may take. (default 1h0m0s)
+	Timeout time.Duration `cbor:"7,keyasint" json:"timeout"`
+	// CPU. (unit: thousandths of a CPU; default 1000)
+	CPUMillis int64 `cbor:"8,keyasint" json:"cpu_millis"`
+	// Memory. (unit: bytes; default 536870912)
+	MemoryBytes int64 `cbor:"9,keyasint" json:"memory_bytes"`
+	// Processes. (default 1024)
+	PIDs int64 `cbor:"10,keyasint" json:"pids"`
+	// Variables of this task alone.
+	Env map[string]string `cbor:"11,keyasint,omitempty" json:"env,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Task) SetDefaults() {
+	x.Overlap = TaskOverlapSkip
+	x.CatchUp = 5 * time.Minute
+	x.Timeout = 1 * time.Hour
+	x.CPUMillis = 1000
+	x.MemoryBytes = 536870912
+	x.PIDs = 1024
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Task) UnmarshalCBOR(b []byte) error {
+	type plain Task
+	*x = Task{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Task) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Task) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+var patternTaskName = regexp.MustCompile("^[a-z][a-z0-9-]{0,31}$")
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Task) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Task) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	if x.Name != "" {
+		v.Pattern("name", x.Name, patternTaskName)
+	}
+	v.Required("command", len(x.Command) > 0)
+	schema.CheckEnum(v, "overlap", x.Overlap)
+	schema.CheckMin(v, "catch_up", x.CatchUp, 0)
+	schema.CheckMax(v, "catch_up", x.CatchUp, 168*time.Hour)
+	schema.CheckMin(v, "timeout", x.Timeout, 1*time.Second)
+	schema.CheckMax(v, "timeout", x.Timeout, 168*time.Hour)
+	schema.CheckMin(v, "cpu_millis", x.CPUMillis, 10)
+	schema.CheckMax(v, "cpu_millis", x.CPUMillis, 1024000)
+	schema.CheckMin(v, "memory_bytes", x.MemoryBytes, 33554432)
+	schema.CheckMin(v, "pids", x.PIDs, 1)
+	schema.CheckMax(v, "pids", x.PIDs, 65536)
+	for k := range x.Env {
+		v.MapKey("env", k)
 	}
 }
 
@@ -717,6 +892,8 @@ type AppVersionSpec struct {
 	Build id.Build `cbor:"4,keyasint,omitempty" json:"build,omitempty"`
 	// Its services.
 	Services []Service `cbor:"5,keyasint,omitempty" json:"services,omitempty" schema:"required"`
+	// Its tasks.
+	Tasks []Task `cbor:"12,keyasint,omitempty" json:"tasks,omitempty"`
 	// Command that runs once, in a sandbox of its own, before the version gets traffic;
 	// empty: none.
 	Release []string `cbor:"11,keyasint,omitempty" json:"release,omitempty"`
@@ -756,6 +933,9 @@ func (x *AppVersionSpec) ValidateFields(v *schema.Validator) {
 	v.Required("services", len(x.Services) > 0)
 	for i := range x.Services {
 		v.InElem("services", i, &x.Services[i])
+	}
+	for i := range x.Tasks {
+		v.InElem("tasks", i, &x.Tasks[i])
 	}
 	for k := range x.SourceEnv {
 		v.MapKey("source_env", k)
@@ -805,6 +985,7 @@ const (
 	AppVersionAttrImage      = "spec.image"
 	AppVersionAttrBuild      = "spec.build"
 	AppVersionAttrServices   = "spec.services"
+	AppVersionAttrTasks      = "spec.tasks"
 	AppVersionAttrRelease    = "spec.release"
 	AppVersionAttrSourceEnv  = "spec.source_env"
 	AppVersionAttrEnv        = "spec.env"
@@ -880,6 +1061,7 @@ var AppVersionKind = &schema.Kind{
 		{Path: "spec.image", Number: 3, Type: "string", Doc: "Image reference with digest.", Required: true},
 		{Path: "spec.build", Number: 4, Type: "ref build", Doc: "The build that made the image."},
 		{Path: "spec.services", Number: 5, Type: "list of component service", Doc: "Its services.", Required: true},
+		{Path: "spec.tasks", Number: 12, Type: "list of component task", Doc: "Its tasks."},
 		{Path: "spec.release", Number: 11, Type: "list of string", Doc: "Command that runs once, in a sandbox of its own, before the version gets traffic; empty: none."},
 		{Path: "spec.source_env", Number: 6, Type: "map of string", Doc: "Environment from the source's app.toml. The app's own comes after it."},
 		{Path: "spec.env", Number: 7, Type: "map of string", Doc: "The app's environment when it was made; a rollback brings it back."},
@@ -991,6 +1173,8 @@ type BuildStatus struct {
 	Image string `cbor:"4,keyasint,omitempty" json:"image,omitempty"`
 	// Services found in the source (app.toml, Procfile, detection).
 	Services []Service `cbor:"5,keyasint,omitempty" json:"services,omitempty"`
+	// Tasks found in the source's app.toml.
+	Tasks []Task `cbor:"15,keyasint,omitempty" json:"tasks,omitempty"`
 	// Environment found in the source's app.toml.
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
 	// Class of its failure.
@@ -1036,6 +1220,9 @@ func (x *BuildStatus) ValidateFields(v *schema.Validator) {
 	for i := range x.Services {
 		v.InElem("services", i, &x.Services[i])
 	}
+	for i := range x.Tasks {
+		v.InElem("tasks", i, &x.Tasks[i])
+	}
 	for k := range x.Env {
 		v.MapKey("env", k)
 	}
@@ -1062,6 +1249,7 @@ const (
 	BuildAttrRelease         = "status.release"
 	BuildAttrStatusImage     = "status.image"
 	BuildAttrServices        = "status.services"
+	BuildAttrTasks           = "status.tasks"
 	BuildAttrEnv             = "status.env"
 	BuildAttrReason          = "status.reason"
 	BuildAttrMessage         = "status.message"
@@ -1148,6 +1336,7 @@ var BuildKind = &schema.Kind{
 		{Path: "status.release", Number: 14, Type: "list of string", Doc: "Command found in the source that runs once before a version gets traffic; empty: none."},
 		{Path: "status.image", Number: 4, Type: "string", Doc: "Image reference with digest."},
 		{Path: "status.services", Number: 5, Type: "list of component service", Doc: "Services found in the source (app.toml, Procfile, detection)."},
+		{Path: "status.tasks", Number: 15, Type: "list of component task", Doc: "Tasks found in the source's app.toml."},
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},
 		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "policy", "lease", "internal"}},
 		{Path: "status.message", Number: 7, Type: "string", Doc: "Reason of its failure."},
@@ -1589,6 +1778,461 @@ var DeployLeaseKind = &schema.Kind{
 		}},
 		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*DeployLease)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// TaskSchedule: The times of a task of an app. Exists once per task with a schedule of
+// the version that serves.
+type TaskSchedule struct {
+	schema.Meta
+	Spec   TaskScheduleSpec   `json:"spec"`
+	Status TaskScheduleStatus `json:"status"`
+}
+
+// TaskScheduleSpec: what is wanted of a task_schedule.
+type TaskScheduleSpec struct {
+	// The app.
+	App id.App `cbor:"1,keyasint" json:"app" schema:"required"`
+	// Name of the task.
+	Task string `cbor:"2,keyasint" json:"task" schema:"required"`
+	// app + task, so that each pair exists once.
+	Key string `cbor:"3,keyasint" json:"key" schema:"required"`
+	// It does not run at its times. (default false)
+	Suspended bool `cbor:"4,keyasint" json:"suspended"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TaskScheduleSpec) SetDefaults() {
+	x.Suspended = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TaskScheduleSpec) UnmarshalCBOR(b []byte) error {
+	type plain TaskScheduleSpec
+	*x = TaskScheduleSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TaskScheduleSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TaskScheduleSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+var patternTaskScheduleSpecTask = regexp.MustCompile("^[a-z][a-z0-9-]{0,31}$")
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TaskScheduleSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TaskScheduleSpec) ValidateFields(v *schema.Validator) {
+	v.Required("app", x.App != "")
+	if x.App != "" {
+		v.Ref("app", string(x.App))
+	}
+	v.Required("task", x.Task != "")
+	if x.Task != "" {
+		v.Pattern("task", x.Task, patternTaskScheduleSpecTask)
+	}
+	v.Required("key", x.Key != "")
+}
+
+// TaskScheduleStatus: what is known of a task_schedule.
+type TaskScheduleStatus struct {
+	// Times up to this one are done with: run, skipped or missed.
+	CountedTo *time.Time `cbor:"1,keyasint,omitempty" json:"counted_to,omitempty"`
+	// Its next time; absent: none.
+	Next *time.Time `cbor:"2,keyasint,omitempty" json:"next,omitempty"`
+	// The schedule and time zone of which next is.
+	Times string `cbor:"5,keyasint,omitempty" json:"times,omitempty"`
+	// Times at which it did not run since no server ran. (default 0)
+	Missed int64 `cbor:"3,keyasint" json:"missed"`
+	// Why it has no next time, or could not run.
+	Message string `cbor:"4,keyasint,omitempty" json:"message,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TaskScheduleStatus) SetDefaults() {
+	x.Missed = 0
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TaskScheduleStatus) UnmarshalCBOR(b []byte) error {
+	type plain TaskScheduleStatus
+	*x = TaskScheduleStatus{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TaskScheduleStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TaskScheduleStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TaskScheduleStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TaskScheduleStatus) ValidateFields(v *schema.Validator) {
+	schema.CheckMin(v, "missed", x.Missed, 0)
+}
+
+// Attributes of TaskSchedule.
+const (
+	TaskScheduleAttrApp       = "spec.app"
+	TaskScheduleAttrTask      = "spec.task"
+	TaskScheduleAttrKey       = "spec.key"
+	TaskScheduleAttrSuspended = "spec.suspended"
+	TaskScheduleAttrCountedTo = "status.counted_to"
+	TaskScheduleAttrNext      = "status.next"
+	TaskScheduleAttrTimes     = "status.times"
+	TaskScheduleAttrMissed    = "status.missed"
+	TaskScheduleAttrMessage   = "status.message"
+)
+
+// NewTaskSchedule returns a task_schedule with every default applied.
+func NewTaskSchedule() *TaskSchedule {
+	o := new(TaskSchedule)
+	o.Spec.SetDefaults()
+	o.Status.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *TaskSchedule) GetID() id.TaskSchedule { return id.TaskSchedule(o.ID) }
+
+// EntityKind returns TaskScheduleKind.
+func (o *TaskSchedule) EntityKind() *schema.Kind { return TaskScheduleKind }
+
+// SpecPtr returns &o.Spec.
+func (o *TaskSchedule) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *TaskSchedule) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *TaskSchedule) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o TaskSchedule) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *TaskSchedule) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *TaskSchedule) Extract(e *schema.Extracted) {
+	if o.Spec.App != "" {
+		e.AddIndex("spec.app", schema.EncodeIndexString(string(o.Spec.App)))
+		e.AddRef("spec.app", "app", schema.ID(o.Spec.App), schema.Cascade)
+	}
+	if o.Spec.Key != "" {
+		e.AddUnique("spec.key", schema.EncodeIndexString(o.Spec.Key), true)
+	}
+}
+
+// TaskScheduleKind describes the kind task_schedule.
+var TaskScheduleKind = &schema.Kind{
+	Name: "task_schedule", Plural: "task_schedules", Prefix: "tsch", Domain: "app",
+	Doc:   "The times of a task of an app. Exists once per task with a schedule of the version that serves.",
+	Scope: schema.ScopeProject,
+	New:   func() schema.Object { return NewTaskSchedule() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewTaskSchedule()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewTaskSchedule()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
+		{Path: "spec.task", Number: 2, Type: "string", Doc: "Name of the task.", Required: true},
+		{Path: "spec.key", Number: 3, Type: "string", Doc: "app + task, so that each pair exists once.", Required: true, Unique: true},
+		{Path: "spec.suspended", Number: 4, Type: "bool", Doc: "It does not run at its times.", Default: "false"},
+		{Path: "status.counted_to", Number: 1, Type: "time", Doc: "Times up to this one are done with: run, skipped or missed."},
+		{Path: "status.next", Number: 2, Type: "time", Doc: "Its next time; absent: none."},
+		{Path: "status.times", Number: 5, Type: "string", Doc: "The schedule and time zone of which next is."},
+		{Path: "status.missed", Number: 3, Type: "int", Doc: "Times at which it did not run since no server ran.", Default: "0"},
+		{Path: "status.message", Number: 4, Type: "string", Doc: "Why it has no next time, or could not run."},
+	},
+	Columns: []schema.Column{
+		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TaskSchedule)
+			return schema.Cell(o.Spec.App)
+		}},
+		{Title: "TASK", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TaskSchedule)
+			return schema.Cell(o.Spec.Task)
+		}},
+		{Title: "NEXT", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TaskSchedule)
+			if o.Status.Next == nil {
+				return ""
+			}
+			return schema.Cell(o.Status.Next)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*TaskSchedule)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// TaskRun: One run of a task. Its sandbox is made in the transaction that makes the run,
+// so that it runs once.
+type TaskRun struct {
+	schema.Meta
+	Spec   TaskRunSpec   `json:"spec"`
+	Status TaskRunStatus `json:"status"`
+}
+
+// TaskRunSpec: what is wanted of a task_run.
+type TaskRunSpec struct {
+	// The app.
+	App id.App `cbor:"1,keyasint" json:"app" schema:"required"`
+	// Name of the task.
+	Task string `cbor:"2,keyasint" json:"task" schema:"required"`
+	// The version whose image and environment it has.
+	Version id.AppVersion `cbor:"3,keyasint,omitempty" json:"version,omitempty"`
+	// Why it runs.
+	Trigger TaskTrigger `cbor:"4,keyasint" json:"trigger" schema:"required"`
+	// For a schedule: the time that came.
+	Due *time.Time `cbor:"5,keyasint,omitempty" json:"due,omitempty"`
+	// For a schedule: app + task + time, so that it runs once for each time.
+	Key string `cbor:"6,keyasint,omitempty" json:"key,omitempty"`
+	// Identity of the caller who asked for it.
+	RequestedBy string `cbor:"7,keyasint,omitempty" json:"requested_by,omitempty"`
+	// Its sandbox; absent: it was skipped, or the sandbox was deleted.
+	Sandbox id.Sandbox `cbor:"8,keyasint,omitempty" json:"sandbox,omitempty"`
+	// The user cancelled it. (default false)
+	Cancel bool `cbor:"9,keyasint" json:"cancel"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TaskRunSpec) SetDefaults() {
+	x.Cancel = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TaskRunSpec) UnmarshalCBOR(b []byte) error {
+	type plain TaskRunSpec
+	*x = TaskRunSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TaskRunSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TaskRunSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+var patternTaskRunSpecTask = regexp.MustCompile("^[a-z][a-z0-9-]{0,31}$")
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TaskRunSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TaskRunSpec) ValidateFields(v *schema.Validator) {
+	v.Required("app", x.App != "")
+	if x.App != "" {
+		v.Ref("app", string(x.App))
+	}
+	v.Required("task", x.Task != "")
+	if x.Task != "" {
+		v.Pattern("task", x.Task, patternTaskRunSpecTask)
+	}
+	if x.Version != "" {
+		v.Ref("version", string(x.Version))
+	}
+	v.Required("trigger", x.Trigger != "")
+	if x.Trigger != "" {
+		schema.CheckEnum(v, "trigger", x.Trigger)
+	}
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+}
+
+// TaskRunStatus: what is known of a task_run.
+type TaskRunStatus struct {
+	// Phase. (default running)
+	Phase TaskRunPhase `cbor:"1,keyasint" json:"phase"`
+	// Exit code of the command.
+	ExitCode *int64 `cbor:"2,keyasint,omitempty" json:"exit_code,omitempty"`
+	// Reason of its failure.
+	Message string `cbor:"3,keyasint,omitempty" json:"message,omitempty"`
+	// Advice for the user.
+	Hint string `cbor:"4,keyasint,omitempty" json:"hint,omitempty"`
+	// Last lines of its output when it failed.
+	LogTail []string `cbor:"5,keyasint,omitempty" json:"log_tail,omitempty"`
+	// Time at which its process started.
+	StartedAt *time.Time `cbor:"6,keyasint,omitempty" json:"started_at,omitempty"`
+	// Time of its end.
+	EndedAt *time.Time `cbor:"7,keyasint,omitempty" json:"ended_at,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TaskRunStatus) SetDefaults() {
+	x.Phase = TaskRunPhaseRunning
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TaskRunStatus) UnmarshalCBOR(b []byte) error {
+	type plain TaskRunStatus
+	*x = TaskRunStatus{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TaskRunStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TaskRunStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TaskRunStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TaskRunStatus) ValidateFields(v *schema.Validator) {
+	schema.CheckEnum(v, "phase", x.Phase)
+}
+
+// Attributes of TaskRun.
+const (
+	TaskRunAttrApp         = "spec.app"
+	TaskRunAttrTask        = "spec.task"
+	TaskRunAttrVersion     = "spec.version"
+	TaskRunAttrTrigger     = "spec.trigger"
+	TaskRunAttrDue         = "spec.due"
+	TaskRunAttrKey         = "spec.key"
+	TaskRunAttrRequestedBy = "spec.requested_by"
+	TaskRunAttrSandbox     = "spec.sandbox"
+	TaskRunAttrCancel      = "spec.cancel"
+	TaskRunAttrPhase       = "status.phase"
+	TaskRunAttrExitCode    = "status.exit_code"
+	TaskRunAttrMessage     = "status.message"
+	TaskRunAttrHint        = "status.hint"
+	TaskRunAttrLogTail     = "status.log_tail"
+	TaskRunAttrStartedAt   = "status.started_at"
+	TaskRunAttrEndedAt     = "status.ended_at"
+)
+
+// NewTaskRun returns a task_run with every default applied.
+func NewTaskRun() *TaskRun {
+	o := new(TaskRun)
+	o.Spec.SetDefaults()
+	o.Status.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *TaskRun) GetID() id.TaskRun { return id.TaskRun(o.ID) }
+
+// EntityKind returns TaskRunKind.
+func (o *TaskRun) EntityKind() *schema.Kind { return TaskRunKind }
+
+// SpecPtr returns &o.Spec.
+func (o *TaskRun) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *TaskRun) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *TaskRun) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o TaskRun) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *TaskRun) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *TaskRun) Extract(e *schema.Extracted) {
+	if o.Spec.App != "" {
+		e.AddIndex("spec.app", schema.EncodeIndexString(string(o.Spec.App)))
+		e.AddRef("spec.app", "app", schema.ID(o.Spec.App), schema.Cascade)
+	}
+	if o.Spec.Version != "" {
+		e.AddRef("spec.version", "app_version", schema.ID(o.Spec.Version), schema.Clear)
+	}
+	if o.Spec.Key != "" {
+		e.AddUnique("spec.key", schema.EncodeIndexString(o.Spec.Key), true)
+	}
+	if o.Spec.Sandbox != "" {
+		e.AddRef("spec.sandbox", "sandbox", schema.ID(o.Spec.Sandbox), schema.Clear)
+	}
+	e.AddIndex("status.phase", schema.EncodeIndexString(string(o.Status.Phase)))
+}
+
+// TaskRunKind describes the kind task_run.
+var TaskRunKind = &schema.Kind{
+	Name: "task_run", Plural: "task_runs", Prefix: "trun", Domain: "app",
+	Doc:   "One run of a task. Its sandbox is made in the transaction that makes the run, so that it runs once.",
+	Scope: schema.ScopeProject,
+	New:   func() schema.Object { return NewTaskRun() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewTaskRun()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewTaskRun()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
+		{Path: "spec.task", Number: 2, Type: "string", Doc: "Name of the task.", Required: true},
+		{Path: "spec.version", Number: 3, Type: "ref app_version", Doc: "The version whose image and environment it has."},
+		{Path: "spec.trigger", Number: 4, Type: "enum task_trigger", Doc: "Why it runs.", Required: true, Choices: []string{"schedule", "user"}},
+		{Path: "spec.due", Number: 5, Type: "time", Doc: "For a schedule: the time that came."},
+		{Path: "spec.key", Number: 6, Type: "string", Doc: "For a schedule: app + task + time, so that it runs once for each time.", Unique: true},
+		{Path: "spec.requested_by", Number: 7, Type: "string", Doc: "Identity of the caller who asked for it."},
+		{Path: "spec.sandbox", Number: 8, Type: "ref sandbox", Doc: "Its sandbox; absent: it was skipped, or the sandbox was deleted."},
+		{Path: "spec.cancel", Number: 9, Type: "bool", Doc: "The user cancelled it.", Default: "false"},
+		{Path: "status.phase", Number: 1, Type: "enum task_run_phase", Doc: "Phase.", Default: "running", Indexed: true, Choices: []string{"running", "succeeded", "failed", "canceled", "skipped"}},
+		{Path: "status.exit_code", Number: 2, Type: "int", Doc: "Exit code of the command."},
+		{Path: "status.message", Number: 3, Type: "string", Doc: "Reason of its failure."},
+		{Path: "status.hint", Number: 4, Type: "string", Doc: "Advice for the user."},
+		{Path: "status.log_tail", Number: 5, Type: "list of string", Doc: "Last lines of its output when it failed."},
+		{Path: "status.started_at", Number: 6, Type: "time", Doc: "Time at which its process started."},
+		{Path: "status.ended_at", Number: 7, Type: "time", Doc: "Time of its end."},
+	},
+	Columns: []schema.Column{
+		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TaskRun)
+			return schema.Cell(o.Spec.App)
+		}},
+		{Title: "TASK", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TaskRun)
+			return schema.Cell(o.Spec.Task)
+		}},
+		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TaskRun)
+			return schema.Cell(o.Status.Phase)
+		}},
+		{Title: "TRIGGER", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TaskRun)
+			return schema.Cell(o.Spec.Trigger)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*TaskRun)
 			return schema.CellAge(o.CreatedAt, now)
 		}},
 	},

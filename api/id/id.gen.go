@@ -164,6 +164,18 @@ type SSHKey string
 // NewSSHKey returns a fresh random id.
 func NewSSHKey() SSHKey { return SSHKey(schema.NewID("sshk")) }
 
+// TaskRun is the id of an entity of kind task_run ("trun-" and 16 characters).
+type TaskRun string
+
+// NewTaskRun returns a fresh random id.
+func NewTaskRun() TaskRun { return TaskRun(schema.NewID("trun")) }
+
+// TaskSchedule is the id of an entity of kind task_schedule ("tsch-" and 16 characters).
+type TaskSchedule string
+
+// NewTaskSchedule returns a fresh random id.
+func NewTaskSchedule() TaskSchedule { return TaskSchedule(schema.NewID("tsch")) }
+
 // Template is the id of an entity of kind template ("tpl-" and 16 characters).
 type Template string
 

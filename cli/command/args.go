@@ -71,7 +71,6 @@ var Elsewhere = map[string]string{
 	"r app start":   "`r deploy` starts an app, `r app restart APP` replaces its processes",
 	"r app create":  "`r deploy` creates the app; `r app init` writes its .runtime/app.toml",
 	"r app ps":      "`r app status APP` shows the processes of an app",
-	"r app run":     "`r sandbox run --app APP -- COMMAND`",
 	"r app ssh":     "`r app exec APP -t -- sh`",
 	"r app destroy": "`r app delete APP`",
 }

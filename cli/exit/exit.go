@@ -3,7 +3,7 @@
 //	0 ok · 1 failed · 2 usage · 3 build failed · 4 unhealthy, old version kept ·
 //	5 lease held by another deployment · 6 the program runtime is missing · 130 interrupted
 //
-// `exec`, `run`, `execution submit --wait` and `execution wait` return the remote
+// `exec`, `run`, `task run`, `execution submit --wait` and `execution wait` return the remote
 // process's code instead.
 package exit
 

@@ -235,7 +235,7 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 	case err == nil:
 		change = func(b *app.Build) {
 			b.Status.Phase = app.BuildPhaseSucceeded
-			b.Status.Image, b.Status.Services, b.Status.Env = out.image, out.services, out.env
+			b.Status.Image, b.Status.Services, b.Status.Tasks, b.Status.Env = out.image, out.services, out.tasks, out.env
 			if out.plan != nil {
 				setPlan(b, out.plan)
 			}

@@ -24,6 +24,7 @@ import (
 type outcome struct {
 	image    string
 	services []app.Service
+	tasks    []app.Task
 	env      map[string]string
 	plan     *stack.Plan
 }
@@ -82,7 +83,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, offer(plan, err)
 	}
-	out := &outcome{image: res.Image, services: services(plan), env: plan.Env, plan: plan}
+	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), env: plan.Env, plan: plan}
 	if len(out.services) == 0 {
 		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "the source has no service to run").
 			WithHint("say what runs in Procfile (web: ...) or in [services.web] of app.toml"))
@@ -192,6 +193,26 @@ func services(plan *stack.Plan) []app.Service {
 			s.Volumes = append(s.Volumes, app.Volume{Disk: v.Disk, Path: v.Path, SizeBytes: v.SizeBytes, ReadOnly: v.ReadOnly})
 		}
 		out = append(out, s)
+	}
+	return out
+}
+
+// tasks turns the plan's tasks into those of a version, with the defaults.
+func tasks(plan *stack.Plan) []app.Task {
+	var out []app.Task
+	for _, in := range plan.Tasks {
+		var t app.Task
+		t.SetDefaults()
+		t.Name, t.Command, t.Schedule, t.TimeZone, t.Env = in.Name, in.Command, in.Schedule, in.TimeZone, in.Env
+		if in.Overlap != "" {
+			t.Overlap = app.TaskOverlap(in.Overlap)
+		}
+		set(&t.CatchUp, in.CatchUp)
+		set(&t.Timeout, in.Timeout)
+		set(&t.CPUMillis, in.CPUMillis)
+		set(&t.MemoryBytes, in.MemoryBytes)
+		set(&t.PIDs, in.PIDs)
+		out = append(out, t)
 	}
 	return out
 }

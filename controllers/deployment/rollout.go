@@ -86,7 +86,7 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 	switch b.Status.Phase {
 	case app.BuildPhaseSucceeded:
 		return r.createVersion(ctx, app.AppVersionSpec{
-			App: r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services,
+			App: r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks,
 			SourceEnv: b.Status.Env, Release: b.Status.Release, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
 		})
 	case app.BuildPhaseFailed:

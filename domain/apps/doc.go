@@ -18,6 +18,7 @@
 //	LeaseOf, LeaseName, LeaseTTL          the right to change what an app serves
 //	PoolFor, Port, Retire, VersionName    pools and names of a version
 //	ReleaseFor, ReleaseName               the sandbox of its release command
+//	JobFor                                the sandbox of a command that runs to its end
 //
 // An operation that meets another writer tries again; a deployment that is under
 // way is a Conflict with detail [app.DetailLease]. Errors name what to do next.

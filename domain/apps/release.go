@@ -28,12 +28,19 @@ func ReleaseFor(a *app.App, ver *app.AppVersion) *sandbox.Sandbox {
 	if i := slices.IndexFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == app.DefaultService }); i >= 0 {
 		svc = ver.Spec.Services[i]
 	}
+	svc.Name, svc.Command = ReleaseService, ver.Spec.Release
+	return JobFor(a, ver, svc, ReleaseName(ver), ReleaseTimeout)
+}
+
+// JobFor makes the sandbox that runs the command of svc once to its end, with the image and environment of a version.
+// It serves no port and belongs to no pool.
+func JobFor(a *app.App, ver *app.AppVersion, svc app.Service, name string, timeout time.Duration) *sandbox.Sandbox {
 	none := int64(0)
-	svc.Name, svc.Command, svc.Port = ReleaseService, ver.Spec.Release, &none
-	pool, timeout := PoolFor(a, ver, &svc), ReleaseTimeout
+	svc.Port = &none
+	pool := PoolFor(a, ver, &svc)
 	sb := sandbox.NewSandbox()
-	sb.Project, sb.Name, sb.Labels = a.Project, ReleaseName(ver), pool.Labels
-	sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = a.GetID(), ver.GetID(), ReleaseService
+	sb.Project, sb.Name, sb.Labels = a.Project, name, pool.Labels
+	sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = a.GetID(), ver.GetID(), svc.Name
 	sb.Spec.TTL, sb.Spec.Template = &timeout, pool.Spec.Template
 	return sb
 }

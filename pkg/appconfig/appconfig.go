@@ -36,6 +36,15 @@
 //	size = "10GB"                    # it is created with this size if it does not exist
 //	read_only = false                # true: any number of sandboxes may mount it
 //
+//	[tasks.cleanup]                  # runs to its end, at times or by `r task run`
+//	command = "bin/cleanup"
+//	schedule = "30 3 * * *"          # as cron writes it; also @daily, "@every 90m"; absent: by hand only
+//	time_zone = "Europe/Berlin"      # else UTC
+//	overlap = "skip"                 # allow, replace: when it is due while a run goes on
+//	catch_up = "5m"                  # how late it may begin after a time at which no server ran
+//	timeout = "1h"
+//	cpu = 0.5                        # also memory, pids and env, as of a service
+//
 // An unknown key is an error with its line and the key that may have been
 // meant. A Procfile adds the services that app.toml does not name, the
 // command of those that have none there, and the release command ("release: ...") unless app.toml has one.
@@ -73,6 +82,7 @@ type Config struct {
 	Build    Build
 	Env      map[string]string
 	Services []Service // in the order of the files, app.toml first
+	Tasks    []Task    // in the order of app.toml
 	// Release is a command that runs once, in the environment of a new version, before the version gets traffic.
 	Release []string
 }
@@ -106,6 +116,22 @@ type Service struct {
 	StopTimeout    *time.Duration
 	Env            map[string]string
 	Volumes        []Volume // by name of the disk
+}
+
+// Task is a command that runs to its end. A nil pointer and an empty string are
+// absent.
+type Task struct {
+	Name        string
+	Command     []string
+	Schedule    string // empty: it runs by hand only
+	TimeZone    string
+	Overlap     string
+	CatchUp     *time.Duration
+	Timeout     *time.Duration
+	CPUMillis   *int64
+	MemoryBytes *int64
+	PIDs        *int64
+	Env         map[string]string
 }
 
 // Volume is a disk that the sandboxes of a service mount.

@@ -46,6 +46,18 @@ stop_timeout = "0s"
 [services.web.env]
 WORKERS = "4"
 
+[tasks.nightly]
+command = "bin/nightly"
+schedule = "30 3 * * *"
+time_zone = "Europe/Berlin"
+overlap = "replace"
+catch_up = "1h"
+timeout = "2h"
+memory = "1GB"
+
+[tasks.by-hand]
+command = ["bin/once", "-v"]
+
 [services.another]
 command = ["a", "b c"]
 cpu = "250m"
@@ -65,6 +77,11 @@ memory = "1.5GiB"
 				PIDs: ptr(int64(64)), StopTimeout: ptr(time.Duration(0)), Env: map[string]string{"WORKERS": "4"}},
 			{Name: "another", Command: []string{"a", "b c"}, CPUMillis: ptr(int64(250)), MemoryBytes: ptr(int64(3 << 29))},
 		},
+		Tasks: []Task{
+			{Name: "nightly", Command: []string{"/bin/sh", "-c", "exec bin/nightly"}, Schedule: "30 3 * * *", TimeZone: "Europe/Berlin", Overlap: "replace",
+				CatchUp: ptr(time.Hour), Timeout: ptr(2 * time.Hour), MemoryBytes: ptr(int64(1 << 30))},
+			{Name: "by-hand", Command: []string{"bin/once", "-v"}},
+		},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -77,7 +94,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"unknown key in a service", "[services.web]\nport = 1\n\nreplica = 2\n", `app.toml:4: unknown key "services.web.replica"`, `did you mean "services.web.replicas"?`},
 		{"unknown key, dotted", "services.web.healthpath = \"/\"\n", `app.toml:1: unknown key "services.web.healthpath"`, `did you mean "services.web.health_path"?`},
 		{"unknown table", "\n[service.web]\nport = 1\n", `app.toml:2: unknown key "service"`, `did you mean "services"?`},
-		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, release, services"},
+		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, release, services, tasks"},
 		{"the first of several", "[services.web]\nprt = 1\n[build]\nstak = 1\n", "app.toml:2:", "services.web.port"},
 		{"inside a multi-line list", "[build]\npackages = [\n  \"a\",\n]\nbad = 1\n", "app.toml:5:", ""},
 		{"after a multi-line string", "[env]\nA = \"\"\"\n[services.web]\nx = 1\n\"\"\"\n[build]\nbad = 1\n", "app.toml:7:", ""},
@@ -123,6 +140,12 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"two services that write", "[services.a.volumes.data]\npath = \"/a\"\n[services.b.volumes.data]\npath = \"/b\"\n",
 			"app.toml:3: service b writes to the disk data, as does service a", ""},
 		{"service", "[services]\nweb = 3\n", "must be a table", ""},
+		{"task without a command", "[tasks.a]\ntimeout = \"1m\"\n", "app.toml:1: tasks.a needs command", ""},
+		{"schedule", "[tasks.a]\ncommand = \"x\"\nschedule = \"soon\"\n", `app.toml:3: tasks.a.schedule: "soon" is not a schedule`, "five fields"},
+		{"time zone", "[tasks.a]\ncommand = \"x\"\nschedule = \"@daily\"\ntime_zone = \"Mars\"\n", `time zone "Mars" is not known`, "Europe/Berlin"},
+		{"time zone alone", "[tasks.a]\ncommand = \"x\"\ntime_zone = \"UTC\"\n", "app.toml:3: tasks.a has a time zone, but no schedule", ""},
+		{"overlap", "[tasks.a]\ncommand = \"x\"\noverlap = \"queue\"\n", "none of skip, allow, replace", ""},
+		{"task name", "[tasks.A]\ncommand = \"x\"\n", `task name "A"`, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -21,6 +21,16 @@ const (
 	DefaultPort = 8080
 	// MaxHealthDeadline: Longest health_deadline that app.toml may state.
 	MaxHealthDeadline = 1 * time.Hour
+	// TaskNamePattern: Pattern of the name of a task.
+	TaskNamePattern = "^[a-z][a-z0-9-]{0,31}$"
+	// MaxTasks: Most tasks of an app.
+	MaxTasks = 50
+	// MinTaskTimeout: Shortest timeout of a task.
+	MinTaskTimeout = 1 * time.Second
+	// MaxTaskTimeout: Longest timeout of a task.
+	MaxTaskTimeout = 168 * time.Hour
+	// MaxCatchUp: Longest catch_up of a task.
+	MaxCatchUp = 168 * time.Hour
 	// MinSize: Smallest disk. (unit: bytes)
 	MinSize = 16777216
 	// MaxSize: Largest disk. (unit: bytes)

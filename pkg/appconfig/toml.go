@@ -10,6 +10,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"miren.dev/runtime/pkg/crontime"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -24,7 +25,11 @@ type parser struct {
 // stacks are the choices of build.stack.
 var stacks = []string{"dockerfile", "go", "node", "python", "static"}
 
+// overlaps are the choices of overlap of a task.
+var overlaps = []string{"skip", "allow", "replace"}
+
 var (
+	taskName    = regexp.MustCompile(TaskNamePattern)
 	appName     = regexp.MustCompile(AppNamePattern)
 	serviceName = regexp.MustCompile(ServiceNamePattern)
 	envName     = regexp.MustCompile(EnvNamePattern)
@@ -71,6 +76,19 @@ func Parse(file, text string) (*Config, error) {
 			}
 			p.writers(key, c.Services)
 		},
+		"tasks": func(key string, v any) {
+			for _, name := range p.order(key, v, meta) {
+				if c.Service(name) != nil {
+					p.fail(key+"."+name, "%s has the name of a service", key+"."+name)
+				}
+				t := Task{Name: name}
+				p.task(key+"."+name, v.(map[string]any)[name], &t)
+				c.Tasks = append(c.Tasks, t)
+			}
+			if len(c.Tasks) > MaxTasks {
+				p.fail(key, "there are %d tasks, but at most %d", len(c.Tasks), MaxTasks)
+			}
+		},
 	})
 	if p.err != nil {
 		return nil, p.err
@@ -102,16 +120,46 @@ func (p *parser) service(key string, v any, s *Service) {
 	}
 }
 
-// order returns the names of the services in the order of the file.
+func (p *parser) task(key string, v any, t *Task) {
+	if !taskName.MatchString(t.Name) {
+		p.fail(key, "task name %q must be lower-case letters, digits and dashes, beginning with a letter, at most 32", t.Name)
+	}
+	p.table(table{
+		"command":   p.command(&t.Command),
+		"schedule":  p.text(&t.Schedule),
+		"time_zone": p.text(&t.TimeZone),
+		"overlap":   p.oneOf(&t.Overlap, overlaps),
+		"catch_up":  p.duration(&t.CatchUp, 0, MaxCatchUp),
+		"timeout":   p.duration(&t.Timeout, MinTaskTimeout, MaxTaskTimeout),
+		"cpu":       p.cpu(&t.CPUMillis),
+		"memory":    p.memory(&t.MemoryBytes),
+		"pids":      p.integer(&t.PIDs, 1, MaxPIDs),
+		"env":       p.env(&t.Env),
+	})(key, v)
+	if _, ok := v.(map[string]any); ok && len(t.Command) == 0 {
+		p.fail(key, "%s needs command", key)
+	}
+	switch {
+	case t.Schedule != "":
+		if _, err := crontime.Parse(t.Schedule, t.TimeZone); err != nil {
+			at := key + ".schedule"
+			p.keep(p.line(at), errs.New(errs.InvalidArgument, "%s%s: %w", p.prefix(at), at, err).WithHint("%s", errs.HintOf(err)))
+		}
+	case t.TimeZone != "":
+		p.fail(key+".time_zone", "%s has a time zone, but no schedule", key)
+	}
+}
+
+// order returns the names in a table of tables, in the order of the file.
 func (p *parser) order(key string, v any, meta toml.MetaData) []string {
 	m, ok := v.(map[string]any)
 	if !ok {
-		p.fail(key, "%s must be a table: [%s.web]", key, key)
+		p.fail(key, "%s must be a table: [%s.NAME]", key, key)
 		return nil
 	}
 	var names []string
 	for _, k := range meta.Keys() {
-		if len(k) >= 2 && k[0] == "services" && !slices.Contains(names, k[1]) {
+		if len(k) >= 2 && k[0] == key && !slices.Contains(names, k[1]) {
 			names = append(names, k[1])
 		}
 	}

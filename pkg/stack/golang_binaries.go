@@ -6,12 +6,17 @@ import (
 	"strings"
 )
 
-// programs are the first words of the services' commands, by service.
+// programs are the first words of the commands of services, tasks and the release, by their name.
 func (s *source) programs() map[string]string {
 	programs := map[string]string{}
 	for _, svc := range s.cfg.Services {
 		if words := strings.Fields(commandLine(svc.Command)); len(words) > 0 {
 			programs[svc.Name] = words[0]
+		}
+	}
+	for _, t := range s.cfg.Tasks {
+		if words := strings.Fields(commandLine(t.Command)); len(words) > 0 {
+			programs["task "+t.Name] = words[0]
 		}
 	}
 	if words := strings.Fields(commandLine(s.cfg.Release)); len(words) > 0 {

@@ -40,6 +40,7 @@ type Plan struct {
 	// Bases are the images that the Dockerfile begins from or copies from, as written there.
 	Bases    []string
 	Services []appconfig.Service // complete: with the port of web; not with other defaults
+	Tasks    []appconfig.Task    // from app.toml
 	Env      map[string]string   // from app.toml
 	Release  []string            // command that runs once before a version gets traffic; empty: none
 }
@@ -87,7 +88,7 @@ func Detect(fsys fs.FS, cfg *appconfig.Config) (*Plan, error) {
 }
 
 func (s *source) planWith(d detector) (*Plan, error) {
-	p := &Plan{Stack: d.name, Env: s.cfg.Env, Release: s.cfg.Release}
+	p := &Plan{Stack: d.name, Env: s.cfg.Env, Release: s.cfg.Release, Tasks: s.cfg.Tasks}
 	if s.cfg.Build.Stack != "" {
 		p.because("the stack %s was asked for", d.name)
 	}

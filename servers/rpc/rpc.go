@@ -32,6 +32,7 @@ import (
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/secrets"
+	"miren.dev/runtime/domain/tasks"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
@@ -42,6 +43,7 @@ import (
 // Deps are the packages and components that the handlers call.
 type Deps struct {
 	Apps         *apps.Service
+	Tasks        *tasks.Service
 	Routes       *routes.Service
 	Certificates *certificates.Service
 	Sandboxes    *sandboxes.Service
@@ -58,13 +60,14 @@ type Deps struct {
 	History      entity.History
 }
 
-// Register makes s serve apps, deploys, builds, routes, certificates, sandboxes, their files and
+// Register makes s serve apps, tasks, deploys, builds, routes, certificates, sandboxes, their files and
 // interpreter, previews, templates, nodes, disks, executions, secrets, quotas,
 // policies, webhooks, events and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
 	app.RegisterBuilds(s, &buildHandler{d.Apps})
+	app.RegisterTasks(s, Tasks(d.Tasks))
 	app.RegisterRoutes(s, &routeHandler{d.Routes})
 	certificate.RegisterCertificates(s, Certificates(d.Certificates))
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})

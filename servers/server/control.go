@@ -26,6 +26,7 @@ import (
 	"miren.dev/runtime/controllers/retention"
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/controllers/scheduler"
+	"miren.dev/runtime/controllers/task"
 	"miren.dev/runtime/controllers/template"
 	ctlwebhook "miren.dev/runtime/controllers/webhook"
 	"miren.dev/runtime/domain/apps"
@@ -41,6 +42,7 @@ import (
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/secrets"
+	"miren.dev/runtime/domain/tasks"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
@@ -141,6 +143,8 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Bake:   c.cfg.Deploy.Bake,
 			Logger: log("deployment"),
 		}).Controller(),
+		(&task.Schedule{Store: c.quotas, Logger: log("task-schedule")}).Controller(),
+		(&task.Runs{Store: c.store, Logger: log("task-run")}).Controller(),
 		(&template.Reconciler{Templates: c.templates}).Controller(),
 		(&pool.Reconciler{Store: c.quotas, Logger: log("pool")}).Controller(),
 		(&pool.Warm{
@@ -236,7 +240,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	rt := &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg)}
 	return rpcserver.Deps{
-		Apps: a, Routes: rt, Certificates: &certificates.Service{Store: c.store, Sealer: c.sealer, Routes: rt}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
+		Apps: a, Tasks: &tasks.Service{Store: c.quotas, Apps: a}, Routes: rt, Certificates: &certificates.Service{Store: c.store, Sealer: c.sealer, Routes: rt}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Disks:     d,
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,

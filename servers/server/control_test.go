@@ -75,6 +75,9 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"sandbox writes sandbox.spec.desired of api to pause an idle one or one whose time is over, and to go on with one that cannot be paused",
 		"sandbox writes sandbox.spec.ttl of api to pause one whose time is over, or to give it time if it cannot be paused",
 		"scheduler writes sandbox.status of sandbox while it has no node, and so no controller of one",
+		"task-run writes sandbox.spec.desired of api to stop the run of a task that was cancelled",
+		"task-run writes sandbox.spec.stop_reason of api to stop the run of a task that was cancelled",
+		"task-schedule writes task_run.spec.cancel of api to replace a run by the next one",
 		"template writes template.spec.tags of api to select the version that was built",
 		"template writes template.status.version of api to select the version that was built",
 		"template writes template_version.status of api to record how its build ended",
@@ -158,7 +161,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "build", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "template", "warm-pool", "webhook", "webhook-feed"}
+	want := []string{"api", "build", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

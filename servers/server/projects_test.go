@@ -35,6 +35,7 @@ type tenant struct {
 	app       *app.App
 	build     *app.Build
 	deploy    *app.Deployment
+	run       *app.TaskRun
 	sandbox   *sandbox.Sandbox
 	snapshot  *sandbox.Snapshot
 	preview   *sandbox.Preview
@@ -65,6 +66,9 @@ func (e *frontEnv) newTenant(project string) *tenant {
 	create(x.build)
 	x.deploy.Spec.App, x.deploy.Status.Phase = x.app.GetID(), app.DeploymentPhaseSucceeded
 	create(x.deploy)
+	x.run = app.NewTaskRun()
+	x.run.Spec.App, x.run.Spec.Task, x.run.Spec.Trigger = x.app.GetID(), "t", app.TaskTriggerUser
+	create(x.run)
 	x.sandbox.Spec.Template.Image, x.sandbox.Status.Phase = "img", sandbox.SandboxPhaseStopped
 	create(x.sandbox)
 	n := core.NewNode()
@@ -128,6 +132,12 @@ var answers = map[string]answer{
 	"app.Apps/Rollback": byApp(func(p, a string) *app.RollbackRequest { return &app.RollbackRequest{Project: p, App: a} }),
 	"app.Apps/Restart":  byApp(func(p, a string) *app.RestartRequest { return &app.RestartRequest{Project: p, App: a} }),
 	"app.Apps/Cancel":   appRequest,
+
+	"app.Tasks/Run": byApp(func(p, a string) *app.RunTaskRequest { return &app.RunTaskRequest{Project: p, App: a, Task: "t"} }),
+	"app.Tasks/Suspend": byApp(func(p, a string) *app.SuspendTaskRequest {
+		return &app.SuspendTaskRequest{Project: p, App: a, Task: "t"}
+	}),
+	"app.Tasks/Cancel": {rpc.ProjectRequest, func(x *tenant) any { return &app.TaskRunRequest{TaskRun: x.run.GetID()} }},
 
 	"app.Deploys/PlanUpload": forAny,
 	"app.Deploys/Upload":     forAny,
