@@ -106,5 +106,5 @@ func TestPlanOfAWorkspaceUsesTheLockFileAboveIt(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "apps/web/.git"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	contains(t, ok(t, "app", "plan", filepath.Join(dir, "apps/web")), "there is no lock file")
+	contains(t, ok(t, "app", "plan", filepath.Join(dir, "apps/web")), "npm install --omit=dev (from package.json)")
 }
