@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages probe test-kubernetes test-vm bench soak lint generate config validate-config packages package toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-vm bench soak lint generate config validate-config packages package toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ e2e: toolchain bin/runtime ## End-to-end tests of the built binaries (root)
 
 test-packages: toolchain bin/runtime ## Popular packages of Python and Node.js in sandboxes (root, minutes: not part of test)
 	@hack/test.sh packages
+
+corpus: toolchain bin/runtime ## Sources of every stack, built, served and restarted; a table (root, many minutes: not part of test)
+	@hack/corpus.sh $(ARGS)
 
 probe: toolchain bin/runtime ## Escapes from sandboxes: every probe is refused inside, and succeeds without a sandbox (root; part of test)
 	@hack/test.sh probe

@@ -88,3 +88,23 @@ func TestPlanSaysWhichSettingsTheDockerfileHasNoUseFor(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+func TestPlanOfAWorkspaceUsesTheLockFileAboveIt(t *testing.T) {
+	files := map[string]string{
+		"package.json": `{"private": true, "workspaces": ["apps/*"]}`, "package-lock.json": "{}",
+		"apps/web/package.json": `{"scripts": {"start": "node server.js"}}`, "apps/api/package.json": `{"scripts": {"start": "node api.js"}}`,
+		"apps/api/app.toml": "name = \"shop-api\"\n",
+	}
+	dir := planFolder(t, files)
+	contains(t, ok(t, "app", "plan", filepath.Join(dir, "apps/web")), "web: node", "npm ci --omit=dev (from package-lock.json)", "WORKDIR /app/apps/web", "5 files")
+	contains(t, ok(t, "app", "plan", filepath.Join(dir, "apps/api")), "shop-api: node", "node api.js (from apps/api/package.json)")
+	r := run(t, false, "", "app", "plan", filepath.Join(dir, "apps/web"), "--write-dockerfile")
+	if _, err := os.Stat(filepath.Join(dir, "apps/web/Dockerfile")); r.code == 0 || !strings.Contains(r.err, "is a workspace of "+dir) || err == nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	// A repository ends the search.
+	if err := os.Mkdir(filepath.Join(dir, "apps/web/.git"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, ok(t, "app", "plan", filepath.Join(dir, "apps/web")), "npm install --omit=dev (from package.json)")
+}

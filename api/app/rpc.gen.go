@@ -449,9 +449,12 @@ type DeployRequest struct {
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 	// Build everything anew.
 	NoCache *bool `cbor:"7,keyasint,omitempty" json:"no_cache,omitempty"`
-	// Stack to build it with: go, node, python, static, dockerfile; absent: what app.toml
-	// says or is detected.
+	// Stack to build it with: go, python, ruby, php, java, rust, deno, node, static,
+	// dockerfile; absent: what app.toml says or is detected.
 	Stack string `cbor:"8,keyasint,omitempty" json:"stack,omitempty"`
+	// Folder of the app in the source, a workspace whose lock file is the source's; absent:
+	// the source itself.
+	Folder string `cbor:"9,keyasint,omitempty" json:"folder,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

@@ -1115,9 +1115,12 @@ type BuildSpec struct {
 	Cancel bool `cbor:"3,keyasint" json:"cancel"`
 	// Do not reuse earlier results. (default false)
 	NoCache bool `cbor:"4,keyasint" json:"no_cache"`
-	// Stack to build it with: go, node, python, static, dockerfile; absent: what app.toml
-	// says or is detected.
+	// Stack to build it with: go, python, ruby, php, java, rust, deno, node, static,
+	// dockerfile; absent: what app.toml says or is detected.
 	Stack string `cbor:"5,keyasint,omitempty" json:"stack,omitempty"`
+	// Folder of the app in the source, a workspace whose lock file is the source's; absent:
+	// the source itself.
+	Folder string `cbor:"10,keyasint,omitempty" json:"folder,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -1161,7 +1164,7 @@ func (x *BuildSpec) ValidateFields(v *schema.Validator) {
 type BuildStatus struct {
 	// Phase. (default pending)
 	Phase BuildPhase `cbor:"1,keyasint" json:"phase"`
-	// Detected stack: go, node, python, static, dockerfile.
+	// Detected stack: go, python, ruby, php, java, rust, deno, node, static, dockerfile.
 	Plan string `cbor:"2,keyasint,omitempty" json:"plan,omitempty"`
 	// Reasons of the plan, in words.
 	PlanSteps []string `cbor:"3,keyasint,omitempty" json:"plan_steps,omitempty"`
@@ -1242,6 +1245,7 @@ const (
 	BuildAttrCancel          = "spec.cancel"
 	BuildAttrNoCache         = "spec.no_cache"
 	BuildAttrStack           = "spec.stack"
+	BuildAttrFolder          = "spec.folder"
 	BuildAttrPhase           = "status.phase"
 	BuildAttrPlan            = "status.plan"
 	BuildAttrPlanSteps       = "status.plan_steps"
@@ -1328,9 +1332,10 @@ var BuildKind = &schema.Kind{
 		{Path: "spec.image", Number: 9, Type: "string", Doc: "For a template: name of the image that is taken as it is."},
 		{Path: "spec.cancel", Number: 3, Type: "bool", Doc: "The user cancelled it.", Default: "false"},
 		{Path: "spec.no_cache", Number: 4, Type: "bool", Doc: "Do not reuse earlier results.", Default: "false"},
-		{Path: "spec.stack", Number: 5, Type: "string", Doc: "Stack to build it with: go, node, python, static, dockerfile; absent: what app.toml says or is detected."},
+		{Path: "spec.stack", Number: 5, Type: "string", Doc: "Stack to build it with: go, python, ruby, php, java, rust, deno, node, static, dockerfile; absent: what app.toml says or is detected."},
+		{Path: "spec.folder", Number: 10, Type: "string", Doc: "Folder of the app in the source, a workspace whose lock file is the source's; absent: the source itself."},
 		{Path: "status.phase", Number: 1, Type: "enum build_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "running", "succeeded", "failed", "canceled"}},
-		{Path: "status.plan", Number: 2, Type: "string", Doc: "Detected stack: go, node, python, static, dockerfile."},
+		{Path: "status.plan", Number: 2, Type: "string", Doc: "Detected stack: go, python, ruby, php, java, rust, deno, node, static, dockerfile."},
 		{Path: "status.plan_steps", Number: 3, Type: "list of string", Doc: "Reasons of the plan, in words."},
 		{Path: "status.warnings", Number: 13, Type: "list of string", Doc: "Probable mistakes in the source."},
 		{Path: "status.release", Number: 14, Type: "list of string", Doc: "Command found in the source that runs once before a version gets traffic; empty: none."},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,6 @@ import (
 	"miren.dev/runtime/cli/rollout"
 	"miren.dev/runtime/cli/upload"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/source"
 	"miren.dev/runtime/pkg/stack"
@@ -31,10 +31,12 @@ type deployOptions struct {
 	stack   string
 	detach  bool
 	plan    bool
+	// Of a workspace whose lock file is above it: the folder that is uploaded, and dir below it. Else empty.
+	root, folder string
 }
 
 // stackFlag describes --stack.
-const stackFlag = "stack to build it with: dockerfile, go, node, python or static; default: from app.toml, or detected"
+const stackFlag = "stack to build it with: dockerfile, go, python, ruby, php, java, rust, deno, node or static; default: from app.toml, or detected"
 
 // NewDeploy makes `r app deploy`, and `r deploy`.
 func NewDeploy(e *command.Env) *cobra.Command {
@@ -78,6 +80,9 @@ func (o *deployOptions) run(ctx context.Context) error {
 	v := rollout.New(o.Console, now)
 	defer v.Close()
 	v.Message(planText(o.Env, name, plan))
+	if o.folder != "" {
+		v.Message("uploads " + o.root + ", which has the lock file of the workspace " + o.folder)
+	}
 	for _, s := range tree.Skipped {
 		v.Message("skipped " + s)
 	}
@@ -91,7 +96,7 @@ func (o *deployOptions) run(ctx context.Context) error {
 		return err
 	}
 	resp, err := client.Deploy(ctx, &app.DeployRequest{
-		Project: o.Project(), App: name, Create: true, Source: src, Git: gitInfo(ctx, o.dir), Message: o.message, NoCache: &o.noCache, Stack: o.stack,
+		Project: o.Project(), App: name, Create: true, Source: src, Git: gitInfo(ctx, o.dir), Message: o.message, NoCache: &o.noCache, Stack: o.stack, Folder: o.folder,
 	})
 	if err != nil {
 		return err
@@ -117,12 +122,16 @@ func sourceError(err error) error {
 // prepare walks the folder and detects how to build it. The server detects that
 // again; here it is printed, and fails before the upload.
 func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan, error) {
-	tree, err := upload.Walk(ctx, o.dir)
+	dir, err := o.findRoot()
 	if err != nil {
 		return nil, nil, err
 	}
-	fsys := os.DirFS(o.dir)
-	cfg, err := appconfig.Load(fsys)
+	tree, err := upload.Walk(ctx, dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	fsys := os.DirFS(dir)
+	cfg, err := stack.Load(fsys, o.folder)
 	if err == nil {
 		cfg, err = stack.Choose(cfg, o.stack)
 	}
@@ -136,4 +145,32 @@ func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan,
 		return nil, nil, err
 	}
 	return tree, plan, nil
+}
+
+// maxAbove bounds how far above a workspace its lock file is looked for.
+const maxAbove = 6
+
+// findRoot returns the folder to upload: that of the source, or for a workspace without a lock file the one above it
+// that has it. It does not look beyond the repository.
+func (o *deployOptions) findRoot() (string, error) {
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return "", errs.New(errs.InvalidArgument, "source folder: %w", err)
+	}
+	if o.stack != "" && o.stack != "node" || !stack.NeedsRoot(os.DirFS(dir)) {
+		return o.dir, nil
+	}
+	above := dir
+	for range maxAbove {
+		if _, err := os.Lstat(filepath.Join(above, ".git")); err == nil {
+			break
+		}
+		above = filepath.Dir(above)
+		folder, err := filepath.Rel(above, dir)
+		if err == nil && stack.HasWorkspace(os.DirFS(above), filepath.ToSlash(folder)) {
+			o.root, o.folder = above, filepath.ToSlash(folder)
+			return above, nil
+		}
+	}
+	return o.dir, nil
 }

@@ -78,6 +78,10 @@ func (o *planOptions) run(ctx context.Context) error {
 // stack dockerfile refuses.
 func (o *planOptions) writeDockerfile(plan *stack.Plan) error {
 	file := filepath.Join(o.dir, "Dockerfile")
+	if o.folder != "" {
+		return errs.New(errs.FailedPrecondition, "%s is a workspace of %s, from where it is built: a Dockerfile in it would not see the lock file", o.dir, o.root).
+			WithHint("build.package = %q in app.toml of %s makes it the app of that folder", o.folder, o.root)
+	}
 	if !plan.Generated {
 		return errs.New(errs.FailedPrecondition, "%s is built as it is: there is nothing to write", filepath.Join(o.dir, plan.Path)).
 			WithHint("--stack chooses another stack, whose Dockerfile --force writes")

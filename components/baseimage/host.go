@@ -52,20 +52,23 @@ var readHost = sync.OnceValues(func() (*host, error) {
 	return h, nil
 })
 
-// release is one release of a distribution. Mirrors have its packages besides the host's.
-type release struct {
+// distribution is one release of a distribution. Mirrors have its packages besides the host's.
+type distribution struct {
 	id       string
 	codename string
 	number   string // number in tags of images: "12"
-	python   string // version of Python that it has packages of
+	versions languageVersions
 }
 
+// languageVersions are the versions of languages that a release has packages of.
+type languageVersions struct{ python, ruby, php, java, rust string }
+
 // Releases that are still maintained, the oldest first.
-var releases = []release{
-	{"debian", "bookworm", "12", "3.11"},
-	{"debian", "trixie", "13", "3.13"},
-	{"ubuntu", "jammy", "22.04", "3.10"},
-	{"ubuntu", "noble", "24.04", "3.12"},
+var releases = []distribution{
+	{"debian", "bookworm", "12", languageVersions{python: "3.11", ruby: "3.1", php: "8.2", java: "17", rust: "1.63"}},
+	{"debian", "trixie", "13", languageVersions{python: "3.13", ruby: "3.3", php: "8.4", java: "21", rust: "1.85"}},
+	{"ubuntu", "jammy", "22.04", languageVersions{python: "3.10", ruby: "3.0", php: "8.1", java: "21", rust: "1.75"}},
+	{"ubuntu", "noble", "24.04", languageVersions{python: "3.12", ruby: "3.2", php: "8.3", java: "21", rust: "1.75"}},
 }
 
 // hostFor returns the host as if it ran another release of its distribution; empty: its own. NotFound when its sources
@@ -79,7 +82,7 @@ func hostFor(codename string) (*host, error) {
 }
 
 func (h *host) as(codename string) (*host, error) {
-	if !slices.ContainsFunc(releases, func(r release) bool { return r.id == h.id && r.codename == codename }) {
+	if !slices.ContainsFunc(releases, func(r distribution) bool { return r.id == h.id && r.codename == codename }) {
 		return nil, errs.New(errs.NotFound, "this machine has the packages of %s, not of %s", strings.Join(h.releases(), " and "), codename).
 			WithHint("use %s:%s, or let the server reach a registry", h.id, h.codename)
 	}

@@ -17,8 +17,8 @@ import (
 
 // Ref names a base image that this machine can make.
 type Ref struct {
-	Name string // debian, go, go-cgo, node, python, static, sandbox
-	// Version is the version in the request: "1.26", "20"; of our own image of Python also a range: "3.10-3.13"; of
+	Name string // debian, go, go-cgo, node, python, static, sandbox, deno, or one of packagedImages
+	// Version is the version in the request: "1.26", "20"; of our own images of packages also a range: "3.10-3.13"; of
 	// sandbox one of SandboxImages; empty: the default.
 	Version string
 	// Release is the code name of the distribution's release that it is made of; empty: any.
@@ -35,7 +35,7 @@ func (r Ref) String() string {
 const Prefix = "runtime/"
 
 // Names that can be made here, for messages.
-const known = "debian, golang, node, python, scratch and runtime/sandbox"
+const known = "debian, golang, node, python, scratch, and runtime/ with sandbox, php, ruby, java, rust or deno"
 
 var leadingVersion = regexp.MustCompile(`^v?(\d+(?:\.\d+){0,2})(?:-|$)`)
 
@@ -64,6 +64,10 @@ func Lookup(name string) (Ref, error) {
 		note = fmt.Sprintf("%s stands for an image made from Debian packages: it has apt-get, not apk", name)
 	}
 	ref := Ref{Version: version, Release: releaseIn(tag), Note: note}
+	if rest, ok := strings.CutPrefix(familiar, Prefix); ok && lookupPackaged(rest) != nil {
+		ref.Name, ref.Version = rest, tag // may be a range
+		return ref, nil
+	}
 	switch strings.TrimPrefix(familiar, Prefix) {
 	case "debian":
 		return Ref{Name: "debian", Release: cmp.Or(ref.Release, debianNumber(tag))}, nil
@@ -87,6 +91,10 @@ func Lookup(name string) (Ref, error) {
 	case "static":
 		if strings.HasPrefix(familiar, Prefix) {
 			return Ref{Name: "static"}, nil
+		}
+	case "deno":
+		if strings.HasPrefix(familiar, Prefix) {
+			return Ref{Name: "deno", Version: version}, nil
 		}
 	case "sandbox":
 		if strings.HasPrefix(familiar, Prefix) {
@@ -142,8 +150,13 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 		return s.sandbox(ctx, ref.Version)
 	case "python":
 		return s.python(ctx, ref.Version, ref.Release)
+	case "deno":
+		return s.deno(ctx, cmp.Or(ref.Version, defaultDeno), ref.Release)
 	case "node":
 		return s.node(ctx, cmp.Or(ref.Version, strconv.Itoa(stack.DefaultNode)), ref.Release)
+	}
+	if p := lookupPackaged(ref.Name); p != nil {
+		return s.packaged(ctx, p, ref.Version, ref.Release)
 	}
 	var parent *recipe
 	var err error

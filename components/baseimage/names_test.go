@@ -104,26 +104,26 @@ func TestImageChangesWithWhatItIsMadeFrom(t *testing.T) {
 }
 
 func TestPythonComesFromTheReleaseThatHasIt(t *testing.T) {
-	list := pythons(&host{id: "debian", codename: "bookworm"}, "")
-	for want, expect := range map[string]python{
+	list := offers(pythonLanguage, &host{id: "debian", codename: "bookworm"}, "")
+	for want, expect := range map[string]offer{
 		"": {"3.11", "bookworm"}, "3": {"3.11", "bookworm"}, "3.13": {"3.13", "trixie"}, "3.11.4": {"3.11", "bookworm"},
 		"3.9-3.14": {"3.11", "bookworm"}, "3.12-3.14": {"3.13", "trixie"}, "3.12-": {"3.13", "trixie"},
 	} {
-		if got, err := choosePython(list, want, ""); err != nil || got != expect {
+		if got, err := choose(pythonLanguage, list, want, ""); err != nil || got != expect {
 			t.Errorf("%q: %+v, %v", want, got, err)
 		}
 	}
 	for _, want := range []string{"3.12", "3.1", "3.14-", "2.7"} {
-		_, err := choosePython(list, want, "")
+		_, err := choose(pythonLanguage, list, want, "")
 		if !errs.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "3.11 and 3.13") || errs.HintOf(err) == "" {
 			t.Errorf("%q: %v (hint %q)", want, err, errs.HintOf(err))
 		}
 	}
-	if got, err := choosePython(list, "3", "trixie"); err != nil || got.version != "3.13" {
+	if got, err := choose(pythonLanguage, list, "3", "trixie"); err != nil || got.version != "3.13" {
 		t.Errorf("of trixie: %+v, %v", got, err)
 	}
 	// An unknown release has the version of its package index.
-	if got := pythons(&host{id: "debian", codename: "forky"}, "3.14"); got[0] != (python{"3.14", "forky"}) || len(got) != 3 {
+	if got := offers(pythonLanguage, &host{id: "debian", codename: "forky"}, "3.14"); got[0] != (offer{"3.14", "forky"}) || len(got) != 3 {
 		t.Errorf("a newer host: %v", got)
 	}
 }

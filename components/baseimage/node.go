@@ -191,7 +191,7 @@ func (b *builder) npmDownload(ctx context.Context, pkg, version string) (string,
 	if err != nil {
 		return "", errs.Wrap(err, "npm package %s %s", pkg, version)
 	}
-	file := filepath.Join(b.scratch, pkg+".tgz")
+	file := filepath.Join(b.scratch, path.Base(pkg)+".tgz")
 	if err := download(ctx, p.Dist.Tarball, file); err != nil {
 		return "", err
 	}

@@ -165,7 +165,7 @@ func (h *host) newest() string {
 			newest = r.codename
 		}
 	}
-	if !slices.ContainsFunc(releases, func(r release) bool { return r.id == h.id && r.codename == h.codename }) {
+	if !slices.ContainsFunc(releases, func(r distribution) bool { return r.id == h.id && r.codename == h.codename }) {
 		return "" // a release that is newer than this list
 	}
 	return newest

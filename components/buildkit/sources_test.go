@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/stack"
 )
 
 // folder writes a source from a text of "-- name --" lines, each followed by the file; "-- name -> target --" is a
@@ -72,9 +73,10 @@ type sourceTest struct {
 	has, lacks, owns          []string // files of the image; owns: those of the app's user
 }
 
-func readSources(t *testing.T) []sourceTest {
+// readSources reads the sources in a folder of testdata.
+func readSources(t *testing.T, folder string) []sourceTest {
 	t.Helper()
-	found, err := filepath.Glob("testdata/sources/*.txt")
+	found, err := filepath.Glob("testdata/" + folder + "/*.txt")
 	if err != nil || len(found) == 0 {
 		t.Fatal(found, err)
 	}
@@ -107,33 +109,40 @@ func readSources(t *testing.T) []sourceTest {
 
 // testSources builds sources that were seen to fail, and runs what comes out.
 func testSources(t *testing.T, e *env) {
-	for _, tt := range readSources(t) {
+	for _, tt := range readSources(t, "sources") {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait for registries
-			req, plan := e.request(t, folder(t, tt.files), tt.name)
-			res, _, err := e.build(t, req)
-			if err != nil {
-				t.Fatalf("%v\nhint %q\n%s\n%s", err, errs.HintOf(err), failureLog(err), plan.Dockerfile)
-			}
-			root := e.rootfs(t, res)
-			for _, f := range tt.has {
-				if _, err := os.Lstat(filepath.Join(root, f)); err != nil {
-					t.Errorf("the image has no %s", f)
-				}
-			}
-			for _, f := range tt.lacks {
-				if _, err := os.Lstat(filepath.Join(root, f)); err == nil {
-					t.Errorf("the image has %s", f)
-				}
-			}
-			for _, f := range append(tt.owns, "home/runtime") {
-				if info, err := os.Lstat(filepath.Join(root, f)); err != nil || info.Sys().(*syscall.Stat_t).Uid != 10001 {
-					t.Errorf("%s is not the app's own: %v", f, err)
-				}
-			}
-			e.servesAt(t, root, res, plan, tt.path, tt.serves)
+			testSource(t, e, tt)
 		})
 	}
+}
+
+// testSource builds a source and runs what comes out, in a root that is mounted until the test ends.
+func testSource(t *testing.T, e *env, tt sourceTest) (string, *Result, *stack.Plan) {
+	t.Helper()
+	req, plan := e.request(t, folder(t, tt.files), tt.name)
+	res, _, err := e.build(t, req)
+	if err != nil {
+		t.Fatalf("%v\nhint %q\n%s\n%s", err, errs.HintOf(err), failureLog(err), plan.Dockerfile)
+	}
+	root := e.rootfs(t, res)
+	for _, f := range tt.has {
+		if _, err := os.Lstat(filepath.Join(root, f)); err != nil {
+			t.Errorf("the image has no %s", f)
+		}
+	}
+	for _, f := range tt.lacks {
+		if _, err := os.Lstat(filepath.Join(root, f)); err == nil {
+			t.Errorf("the image has %s", f)
+		}
+	}
+	for _, f := range append(tt.owns, "home/runtime") {
+		if info, err := os.Lstat(filepath.Join(root, f)); err != nil || info.Sys().(*syscall.Stat_t).Uid != 10001 {
+			t.Errorf("%s is not the app's own: %v", f, err)
+		}
+	}
+	e.servesAt(t, root, res, plan, tt.path, tt.serves)
+	return root, res, plan
 }
 
 // testLinks builds sources with dangling links and empty folders.

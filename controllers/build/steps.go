@@ -13,7 +13,6 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/domain/images"
-	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -59,7 +58,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if b.Spec.TemplateVersion != "" {
 		return r.template(ctx, b, dir, log)
 	}
-	cfg, err := appconfig.Load(os.DirFS(dir))
+	cfg, err := stack.Load(os.DirFS(dir), b.Spec.Folder)
 	if err != nil {
 		return nil, because(app.FailureReasonSource, err)
 	}

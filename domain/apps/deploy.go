@@ -23,6 +23,7 @@ type DeployRequest struct {
 	Source      source.Digest // kind deploy: the uploaded source
 	NoCache     bool          // kind deploy: ignore the build cache
 	Stack       string        // kind deploy: the stack to build with; "": from app.toml, or detected
+	Folder      string        // kind deploy: the app's folder in the source; "": the source itself
 	Target      id.AppVersion // other kinds
 	Message     string
 	RequestedBy string
@@ -115,7 +116,7 @@ func (s *Service) accept(ctx context.Context, a *app.App, req DeployRequest, lea
 		}
 		b := app.NewBuild()
 		b.ID, b.Project = schema.NewID(app.BuildKind.Prefix), a.Project
-		b.Spec.App, b.Spec.Source, b.Spec.NoCache, b.Spec.Stack = a.GetID(), string(req.Source), req.NoCache, req.Stack
+		b.Spec.App, b.Spec.Source, b.Spec.NoCache, b.Spec.Stack, b.Spec.Folder = a.GetID(), string(req.Source), req.NoCache, req.Stack, req.Folder
 		dep.Spec.Build = b.GetID()
 		objects = append(objects, b)
 	default:

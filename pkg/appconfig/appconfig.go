@@ -5,14 +5,14 @@
 //	release = "bin/migrate"          # runs once before a new version gets traffic
 //
 //	[build]
-//	stack = "go"                     # dockerfile, go, node, python, static; else detected
+//	stack = "go"                     # dockerfile, go, python, ruby, php, java, rust, deno, node, static; else detected
 //	dockerfile = "deploy/Dockerfile" # else Dockerfile at the root, if there is one
 //	target = "prod"                  # stage of the Dockerfile
-//	package = "./cmd/shop"           # Go: the main package; Node: the workspace
+//	package = "./cmd/shop"           # Go: the main package; Node: the workspace; Java: the module; Rust: the program
 //	command = "npm run build:prod"   # Node: instead of the build script; Python: when the source is installed
 //	output = "dist"                  # static, Node: the folder to serve
 //	fallback = "index.html"          # static, Node: the file for paths that do not exist; "none" for none
-//	version = "1.26"                 # of Go, Node or Python
+//	version = "1.26"                 # of the language
 //	packages = ["libpq5"]            # Debian packages, there when it is built and when it runs
 //	args = { KEY = "value" }         # build arguments
 //

@@ -17,16 +17,15 @@ var languages = []struct {
 	endings []string
 	image   string // that a Dockerfile could begin from
 }{
-	{"Ruby", []string{"Gemfile", "*.gemspec", "config.ru"}, []string{".rb"}, "ruby"},
-	{"Rust", []string{"Cargo.toml"}, []string{".rs"}, "rust"},
-	{"PHP", []string{"composer.json", "index.php"}, []string{".php"}, "php"},
-	{"Java", []string{"pom.xml", "build.gradle", "build.gradle.kts"}, []string{".java"}, "eclipse-temurin"},
+	{"Ruby", []string{"*.gemspec"}, []string{".rb"}, ""},
+	{"Rust", nil, []string{".rs"}, ""},
+	{"Java", nil, []string{".java"}, ""},
+	{"PHP", nil, []string{".php"}, ""},
 	{"Kotlin", nil, []string{".kt"}, "eclipse-temurin"},
 	{"Scala", []string{"build.sbt"}, []string{".scala"}, "eclipse-temurin"},
 	{"C#", []string{"*.csproj", "*.sln"}, []string{".cs"}, "mcr.microsoft.com/dotnet/sdk"},
 	{"Elixir", []string{"mix.exs"}, []string{".ex", ".exs"}, "elixir"},
 	{"Erlang", []string{"rebar.config"}, []string{".erl"}, "erlang"},
-	{"Deno", []string{"deno.json", "deno.jsonc"}, nil, "denoland/deno"},
 	{"C or C++", []string{"CMakeLists.txt"}, []string{".c", ".cc", ".cpp"}, "gcc"},
 	{"Haskell", []string{"stack.yaml", "*.cabal"}, []string{".hs"}, "haskell"},
 	{"Swift", []string{"Package.swift"}, []string{".swift"}, "swift"},
@@ -43,6 +42,10 @@ var languages = []struct {
 
 // missing are the files that the stacks of these languages are found by.
 var missing = map[string]string{
+	"Ruby":       "add a Gemfile and a config.ru",
+	"Rust":       "run `cargo init`, so that there is a Cargo.toml",
+	"Java":       "add a pom.xml or a build.gradle",
+	"PHP":        "name the start page index.php, or add a composer.json",
 	"Go":         "run `go mod init`, so that there is a go.mod",
 	"Python":     "name the dependencies in requirements.txt (an empty one will do) or pyproject.toml",
 	"JavaScript": "run `npm init`, so that there is a package.json",

@@ -78,7 +78,11 @@ func (a *nodeApp) chooseWorkspace() error {
 			return errs.New(errs.InvalidArgument, "there is no %s", path.Join(want, "package.json")).
 				WithHint("build.package in %s is the folder of the app's workspace; there are: %s", a.s.cfg.File, strings.Join(a.workspaces, ", "))
 		}
-		a.p.because("%s says that the app is the workspace %s", a.s.cfg.File, want)
+		if a.s.cfg.File == "" {
+			a.p.because("the app is the workspace %s of the source, which has the lock file", want)
+		} else {
+			a.p.because("%s says that the app is the workspace %s", a.s.cfg.File, want)
+		}
 		return use(want)
 	}
 	if len(a.workspaces) == 0 || a.root.Scripts["start"] != "" || a.root.Main != "" && a.s.has(a.root.Main) || a.s.cfg.Procfile {

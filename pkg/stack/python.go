@@ -41,7 +41,7 @@ func planPython(s *source, p *Plan) error {
 		p.because("dependencies come from git repositories: installed with git")
 	}
 	s.saysPackages(p)
-	assets, node, err := s.pythonAssets(p)
+	assets, node, err := s.nodeAssets(p)
 	if err != nil {
 		return err
 	}

@@ -64,3 +64,9 @@ func (s *source) services(p *Plan) error {
 	}
 	return nil
 }
+
+// ownsCommands says whether the configuration has the command of the web service, or a Procfile those of all.
+func (s *source) ownsCommands() bool {
+	web := s.cfg.Service(appconfig.DefaultService)
+	return s.cfg.Procfile && len(s.cfg.Services) > 0 || web != nil && len(web.Command) > 0
+}

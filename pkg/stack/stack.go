@@ -28,7 +28,7 @@ const owner = "10001:10001"
 
 // Plan is how a source folder is built and run.
 type Plan struct {
-	Stack    string   // dockerfile, go, node, python, static
+	Stack    string   // dockerfile, go, python, php, ruby, java, rust, deno, node, static
 	Reasons  []string // what was found and what follows, for people
 	Warnings []string // what is probably not as it was meant, for people
 	Facts    []Fact   // versions and commands of a generated Dockerfile, with their origin
@@ -64,6 +64,11 @@ var detectors = []detector{
 	{dockerfileStack, "Dockerfile", hasDockerfile, planDockerfile},
 	{"go", "go.mod or go.work", hasGo, planGo},
 	{"python", "requirements.txt, pyproject.toml or Pipfile", hasPython, planPython},
+	{"ruby", "Gemfile or config.ru", hasRuby, planRuby},
+	{"php", "composer.json, index.php or public/index.php", hasPHP, planPHP},
+	{"java", "pom.xml or build.gradle", hasJava, planJava},
+	{"rust", "Cargo.toml", hasRust, planRust},
+	{"deno", "deno.json", hasDeno, planDeno},
 	{"node", "package.json", func(s *source) bool { return s.has("package.json") }, planNode},
 	{"static", "index.html, in the folder itself or in public/, dist/, build/ or site/", hasStatic, planStatic},
 }
@@ -171,6 +176,9 @@ func CheckName(name string) error {
 	return nil
 }
 
+// compiled are the stacks that install and build something.
+var compiled = []string{"go", "node", "python", "ruby", "php", "java", "rust", "deno"}
+
 // buildKeys are the keys of [build] that not every stack uses.
 var buildKeys = []struct {
 	name   string
@@ -179,13 +187,13 @@ var buildKeys = []struct {
 }{
 	{"dockerfile", []string{dockerfileStack}, func(b *appconfig.Build) bool { return b.Dockerfile != "" }},
 	{"target", []string{dockerfileStack}, func(b *appconfig.Build) bool { return b.Target != "" }},
-	{"package", []string{"go", "node"}, func(b *appconfig.Build) bool { return b.Package != "" }},
-	{"command", []string{"node", "python"}, func(b *appconfig.Build) bool { return b.Command != "" }},
+	{"package", []string{"go", "java", "node", "rust"}, func(b *appconfig.Build) bool { return b.Package != "" }},
+	{"command", compiled[1:], func(b *appconfig.Build) bool { return b.Command != "" }},
 	{"output", []string{"static", "node"}, func(b *appconfig.Build) bool { return b.Output != "" }},
 	{"fallback", []string{"static", "node"}, func(b *appconfig.Build) bool { return b.Fallback != "" }},
-	{"version", []string{"go", "node", "python"}, func(b *appconfig.Build) bool { return b.Version != "" }},
-	{"packages", []string{"go", "node", "python"}, func(b *appconfig.Build) bool { return len(b.Packages) > 0 }},
-	{"args", []string{dockerfileStack, "go", "node", "python"}, func(b *appconfig.Build) bool { return len(b.Args) > 0 }},
+	{"version", compiled, func(b *appconfig.Build) bool { return b.Version != "" }},
+	{"packages", compiled, func(b *appconfig.Build) bool { return len(b.Packages) > 0 }},
+	{"args", append([]string{dockerfileStack}, compiled...), func(b *appconfig.Build) bool { return len(b.Args) > 0 }},
 }
 
 // unused refuses a key that a stack does nothing with.

@@ -135,7 +135,7 @@ func TestChosenStackLeavesOutTheDockerfile(t *testing.T) {
 			t.Errorf("others %v", p.Others)
 		}
 	}
-	if _, err := Choose(cfg, "ruby"); !errs.Is(err, errs.InvalidArgument) || !strings.Contains(errs.HintOf(err), "dockerfile, go, python, node, static") {
+	if _, err := Choose(cfg, "elixir"); !errs.Is(err, errs.InvalidArgument) || !strings.Contains(errs.HintOf(err), "dockerfile, go, python, ruby, php, java, rust, deno, node, static") {
 		t.Errorf("%v, hint %q", err, errs.HintOf(err))
 	}
 }
@@ -146,9 +146,25 @@ func TestNothingFits(t *testing.T) {
 		none                 bool
 	}{
 		"nothing known":            {"-- README --\n-- src/x.unknown --\n", "no way to build", "found only: README, src/", true},
-		"another language":         {"-- README --\n-- src/x.rs --\n", "it looks like Rust (a file .rs), for which there is no stack", "FROM rust", true},
-		"language by its file":     {"-- Gemfile --\n-- x.js --\n", "it looks like Ruby (Gemfile)", "add a Dockerfile", true},
+		"another language":         {"-- README --\n-- src/x.ex --\n", "it looks like Elixir (a file .ex), for which there is no stack", "FROM elixir", true},
+		"language by its file":     {"-- mix.exs --\n-- x.js --\n", "it looks like Elixir (mix.exs)", "add a Dockerfile", true},
 		"most files decide":        {"-- a.php --\n-- b.php --\n-- c.py --\n", "it looks like PHP (2 files .php)", "", true},
+		"Rust without Cargo.toml":  {"-- src/x.rs --\n", "it looks like Rust (a file .rs), without the file", "cargo init", true},
+		"Ruby without a start":     {"-- Gemfile --\ngem \"rake\"\n", "how it starts is not known", "config.ru", false},
+		"Ruby that is unknown":     {"-- config.ru --\n-- .ruby-version --\n1.8.7\n", "no known version fits", "2.7 to 4.0", false},
+		"PHP that is unknown":      {"-- index.php --\n-- composer.json --\n{\"require\":{\"php\":\"^5.3\"}}\n", "no known version fits", "7.4 to 8.5", false},
+		"broken composer.json":     {"-- composer.json --\n{,}\n", "composer.json:", "composer validate", false},
+		"Maven without main class": {"-- pom.xml --\n<project/>\n", "has no main class", "spring-boot-maven-plugin", false},
+		"Maven with modules":       {"-- pom.xml --\n<modules><module>a</module></modules>\n", "several modules", "package", false},
+		"no such module of Maven":  {"-- pom.xml --\n-- app.toml --\n[build]\npackage = \"a\"\n", "a is no module", "folder of the app's module", false},
+		"Gradle of a library":      {"-- build.gradle --\nplugins { id 'java-library' }\n", "makes no program", "application", false},
+		"Java that is no version":  {"-- build.gradle --\nid 'application'\n-- app.toml --\n[build]\nversion = \"lts\"\n", "which is not a version", "21", false},
+		"library of Rust":          {"-- Cargo.toml --\n[package]\nname = \"x\"\n-- src/lib.rs --\n", "but no program", "src/main.rs", false},
+		"several programs of Rust": {"-- Cargo.toml --\n[package]\nname = \"x\"\n-- src/bin/a.rs --\n-- src/bin/b.rs --\n", "none is obviously the app: a, b", "package = \"a\"", false},
+		"no such program of Rust":  {"-- Cargo.toml --\n[package]\nname = \"x\"\n-- src/main.rs --\n-- app.toml --\n[build]\npackage = \"y\"\n", "no program y", "name of a program", false},
+		"nightly Rust":             {"-- Cargo.toml --\n[package]\nname = \"x\"\n-- src/main.rs --\n-- rust-toolchain.toml --\n[toolchain]\nchannel = \"nightly\"\n", "releases only", "build.version", false},
+		"Deno without a start":     {"-- deno.json --\n{}\n", "how it starts is not known", "task start", false},
+		"broken deno.json":         {"-- deno.jsonc --\n{\n", "deno.jsonc:", "", false},
 		"Go without go.mod":        {"-- main.go --\npackage main\n", "it looks like Go (a file .go), without the file", "go mod init", true},
 		"Python without a list":    {"-- app.py --\n", "it looks like Python", "requirements.txt", true},
 		"unused key":               {mod + main("") + "-- app.toml --\n[build]\ncommand = \"x\"\n", "app.toml: build.command means nothing to the stack go", "it is for node, python", false},

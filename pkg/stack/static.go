@@ -48,11 +48,7 @@ func planStatic(s *source, p *Plan) error {
 		}
 		p.because("there is %s: a static site", path.Join(dir, "index.html"))
 	}
-	fallback := ""
-	if text, err := s.read(path.Join(dir, "_redirects")); err == nil && rewriteAll.MatchString(text) {
-		fallback = "index.html"
-	}
-	fallback = s.fallback(p, fallback)
+	fallback := s.fallback(p, s.siteFallback(dir))
 	excludes := ""
 	for _, name := range append([]string{".runtime", "Procfile", "app.toml"}, s.danglingLinks(dir)...) {
 		excludes += " --exclude=" + notPlain.ReplaceAllString(name, "?")
@@ -71,6 +67,29 @@ func planStatic(s *source, p *Plan) error {
 	p.Dockerfile, p.Generated = b.String(), true
 	p.Bases, p.Services = []string{"runtime/static"}, web(appconfig.DefaultPort)
 	return nil
+}
+
+// Where the configuration of other hosts says that every path shows one page.
+var (
+	netlifyAll = regexp.MustCompile(`(?s)from\s*=\s*"/\*"[^\[]*?to\s*=\s*"/(?:index\.html)?"[^\[]*?status\s*=\s*200`)
+	vercelAll  = regexp.MustCompile(`(?s)"source"\s*:\s*"/?\(\.\*\)"\s*,\s*"destination"\s*:\s*"/(?:index\.html)?"`)
+	hostingAll = regexp.MustCompile(`(?s)"source"\s*:\s*"\*\*"\s*,\s*"destination"\s*:\s*"/index\.html"`)
+)
+
+// siteFallback is the file for paths that do not exist, as the files of a site say for other hosts; empty for none.
+func (s *source) siteFallback(dir string) string {
+	if s.has(path.Join(dir, "200.html")) {
+		return "200.html"
+	}
+	for _, f := range []struct {
+		file string
+		all  *regexp.Regexp
+	}{{path.Join(dir, "_redirects"), rewriteAll}, {"netlify.toml", netlifyAll}, {"vercel.json", vercelAll}, {"firebase.json", hostingAll}} {
+		if text, err := s.read(f.file); err == nil && f.all.MatchString(text) {
+			return "index.html"
+		}
+	}
+	return ""
 }
 
 // fallback is the file for paths that do not exist, where detected is what was found out; empty: none.

@@ -43,7 +43,7 @@ func (h *deployHandler) Deploy(ctx context.Context, req *app.DeployRequest) (*ap
 		return nil, err
 	}
 	r := deployRequest(ctx, req.Message)
-	r.Source, r.Git, r.NoCache, r.Stack = digest, req.Git, value(req.NoCache), req.Stack
+	r.Source, r.Git, r.NoCache, r.Stack, r.Folder = digest, req.Git, value(req.NoCache), req.Stack, req.Folder
 	return deploymentResponse(h.apps.DeploySource(ctx, req.Project, req.App, req.Create, r))
 }
 

@@ -7,9 +7,9 @@ import (
 	"miren.dev/runtime/pkg/appconfig"
 )
 
-// pythonAssets is a stage of a Dockerfile that builds what a Python app serves to browsers, and the image that it
+// nodeAssets is a stage of a Dockerfile that builds what an app of another language serves to browsers, and the image that it
 // begins from; empty without a package.json that has a build script.
-func (s *source) pythonAssets(p *Plan) (stage, from string, err error) {
+func (s *source) nodeAssets(p *Plan) (stage, from string, err error) {
 	if !s.has("package.json") {
 		return "", "", nil
 	}
@@ -21,7 +21,7 @@ func (s *source) pythonAssets(p *Plan) (stage, from string, err error) {
 		p.because("package.json has no build script: Node.js is not used")
 		return "", "", nil
 	}
-	// The settings of [build] are those of Python.
+	// The settings of [build] are those of the other language.
 	cfg := *s.cfg
 	cfg.Build = appconfig.Build{Args: s.cfg.Build.Args}
 	of := &source{s.FS, &cfg}
