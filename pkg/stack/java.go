@@ -29,7 +29,6 @@ type javaBuild struct {
 	command string   // builds it
 	cache   []string // folders that builds share
 	output  string   // folder with the program, below the source
-	launch  string   // start script below output; empty: the jar in it
 	extra   []string // packages for building
 }
 
