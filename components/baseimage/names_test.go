@@ -34,6 +34,10 @@ func TestNamesMapToRecipes(t *testing.T) {
 		"python:3.13-slim-trixie":         {Name: "python", Version: "3.13", Release: "trixie"},
 		"runtime/python:3.10-3.13":        {Name: "python", Version: "3.10-3.13"},
 		"python:3.12-slim":                {Name: "python", Version: "3.12"},
+		"runtime/php:8.2-8.4":             {Name: "php", Version: "8.2-8.4"},
+		"runtime/ruby-build:3.3":          {Name: "ruby-build", Version: "3.3"},
+		"runtime/rust":                    {Name: "rust"},
+		"runtime/deno:2.1":                {Name: "deno", Version: "2.1"},
 	} {
 		if got, err := Lookup(name); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", name, got, err)
@@ -42,7 +46,7 @@ func TestNamesMapToRecipes(t *testing.T) {
 	if got, err := Lookup("node:20-alpine"); err != nil || got.Name != "node" || !strings.Contains(got.Note, "apk") {
 		t.Errorf("node:20-alpine: %+v, %v", got, err)
 	}
-	for _, name := range []string{"alpine", "alpine:3.20", "static", "sandbox:base", "nginx", "ghcr.io/x/y", "debian@sha256:" + strings.Repeat("a", 64), "someone/golang"} {
+	for _, name := range []string{"alpine", "alpine:3.20", "static", "sandbox:base", "deno", "ruby:3.3", "rust", "nginx", "ghcr.io/x/y", "debian@sha256:" + strings.Repeat("a", 64), "someone/golang"} {
 		if got, err := Lookup(name); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
 			t.Errorf("%s: %+v, %v (hint %q)", name, got, err, errs.HintOf(err))
 		}
@@ -273,5 +277,51 @@ func TestRegistryPolicyDecidesPulls(t *testing.T) {
 	s = New(Config{Dir: t.TempDir(), Registry: RegistryNever})
 	if _, _, err := s.Resolve(t.Context(), []string{"nginx"}, nil); !errs.Is(err, errs.NotFound) {
 		t.Errorf("cannot be made: %v", err)
+	}
+}
+
+func TestLanguagesComeFromTheReleaseThatHasThem(t *testing.T) {
+	bookworm := &host{id: "debian", codename: "bookworm"}
+	for _, tt := range []struct {
+		language language
+		want     string
+		offer    offer
+	}{
+		{phpLanguage, "", offer{"8.2", "bookworm"}}, {phpLanguage, "8.3-", offer{"8.4", "trixie"}}, {phpLanguage, "8.1-8.2", offer{"8.2", "bookworm"}},
+		{rubyLanguage, "3.3.5", offer{"3.3", "trixie"}}, {javaLanguage, "11-", offer{"17", "bookworm"}}, {javaLanguage, "18-", offer{"21", "trixie"}},
+		// A later Rust builds what an earlier one does.
+		{rustLanguage, "", offer{"1.85", "trixie"}}, {rustLanguage, "1.70-", offer{"1.85", "trixie"}},
+	} {
+		if got, err := choose(tt.language, offers(tt.language, bookworm, ""), tt.want, ""); err != nil || got != tt.offer {
+			t.Errorf("%s %q: %+v, %v", tt.language.title, tt.want, got, err)
+		}
+	}
+	if got := offers(rustLanguage, &host{id: "debian", codename: "trixie"}, ""); got[0] != (offer{"1.85", "trixie"}) {
+		t.Errorf("on trixie: %+v", got)
+	}
+	for want, l := range map[string]language{"1.90-": rustLanguage, "3.4": rubyLanguage, "25-": javaLanguage, "8.3": phpLanguage} {
+		if _, err := choose(l, offers(l, bookworm, ""), want, ""); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
+			t.Errorf("%s %s: %v", l.title, want, err)
+		}
+	}
+}
+
+// TestPackagedImagesChangeWithTheirFiles makes recipes without their images.
+func TestPackagedImagesChangeWithTheirFiles(t *testing.T) {
+	s := New(Config{Dir: t.TempDir()})
+	keys := map[string]string{}
+	for i := range packagedImages {
+		p := &packagedImages[i]
+		r, err := s.packaged(t.Context(), p, "", "")
+		if err != nil {
+			t.Fatal(p.name, err)
+		}
+		if other := keys[r.key()]; other != "" {
+			t.Errorf("%s is the image %s", p.name, other)
+		}
+		keys[r.key()] = p.name
+		if files, err := p.files(); err != nil || (len(files) > 0) != (p.name == "php" || p.name == "java-build") {
+			t.Errorf("%s has %d files, %v", p.name, len(files), err)
+		}
 	}
 }

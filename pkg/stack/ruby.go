@@ -59,7 +59,7 @@ func planRuby(s *source, p *Plan) error {
 	build, image := "runtime/ruby-build"+tag, "runtime/ruby"+tag
 	var b strings.Builder
 	b.WriteString(assets)
-	fmt.Fprintf(&b, "FROM %s AS build\n%s%s%s\nWORKDIR /app\n", build, s.args(), s.packages(compile...), rubyEnv)
+	fmt.Fprintf(&b, "FROM %s AS build\n%s%s%s\nWORKDIR /app\nRUN mkdir -p /usr/local/bundle/gems\n", build, s.args(), s.packages(compile...), rubyEnv)
 	a.writeInstall(&b, p, loosen)
 	if assets != "" {
 		b.WriteString("COPY --from=assets --exclude=node_modules /app/ ./\n")
