@@ -34,7 +34,7 @@ func testExecutionsGuide(t *testing.T, g *guide) {
 	g.file("train.py", "print('trained')\n")
 	g.file("greet.py", "import sys\nprint('hello', sys.argv[1])\n")
 	g.file("names.txt", "ada\ngrace\n")
-	if out := g.run("r execution submit -l python"); out != "42" {
+	if out := g.run("r execution submit --wait -l python"); out != "42" {
 		t.Errorf("it prints %q", out)
 	}
 	id := g.run("r execution submit --priority 10")
@@ -167,14 +167,15 @@ func testSandboxesGuide(t *testing.T, g *guide) {
 	g.run("r sandbox run --template python --allow pypi.org", "Successfully installed")
 	g.run("r sandbox egress set")
 	g.run("r disk create data")
-	g.run("r sandbox run --volume", "lost+found")
+	g.run("r sandbox run --volume")
 
 	g.file("key.txt", "sk-of-the-guide")
+	g.file("maps.txt", "another key")
 	g.file("agent.py", "import os\nprint('sk-of-the-guide' in str(os.environ))\n")
 	g.file("main.py", "print('mapped')\n")
 	g.run("r secret set openai")
+	g.run("r secret set maps")
 	g.run("r run --inject-secret openai", "False")
-	g.s.r(t, g.dir, "secret", "set", "maps", "--project", "guide-sandboxes", "--hosts", "maps.example.com", "--from-file", "key.txt")
 	g.run("r run --inject-secret maps", "mapped")
 	g.run("r sandbox egress set")
 	g.run("r secret delete openai")
