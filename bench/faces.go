@@ -44,7 +44,7 @@ type face struct {
 }
 
 // benchFaces executes one command by each face and by RPC, in turns. Each face
-// keeps its connection, as clients do.
+// keeps its connection, as clients do. Then it compares streams.
 func benchFaces(ctx context.Context, b *bench) error {
 	i, err := b.installation(ctx)
 	if err != nil {
@@ -83,6 +83,9 @@ func benchFaces(ctx context.Context, b *bench) error {
 		if err := b.overhead(ctx, f, func(ctx context.Context) error { return commandRPC(ctx, c, sb.GetID(), f.same) }); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
+	}
+	if err := benchStreams(ctx, b, i, c, sb, web); err != nil {
+		return err
 	}
 	return i.remove(ctx, c, sb)
 }

@@ -28,7 +28,8 @@ var titles = map[string]struct{ title, how string }{
 		"Through RPC: `Sandboxes.Run` with a template that has a warm pool, until the sandbox runs, and `Exec`. pip installs from files in the sandbox,\n" +
 		"on both sides as a process of a sandbox that runs. Memory of 1 GiB is random."},
 	"faces": {"Faces", "`/bin/true` in a sandbox that runs, one command after the other, over a connection that stays. MCP and SSH have `/bin/sh` execute it. What a face adds\n" +
-		"is the difference to the same command by RPC in the same turns."},
+		"is the difference to the same command by RPC in the same turns. Streams: what a reader gets of the output of a process that never waits for it (`yes`), by\n" +
+		"REST and by RPC; and what a server in the sandbox sends, through the ingress and straight to a client on the machine."},
 	"deploy": {"Deploy", "One line of `examples/go-http` changed. Ours: upload, build, new sandbox, shift of the traffic, until the ingress answers with the\n" +
 		"new line. Peer: `buildctl build` of the same Dockerfile and change with the same buildkitd and caches: the build alone."},
 	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peer: a tuned `httputil.ReverseProxy` as a process of its own before the same backend (200 bytes).\n" +

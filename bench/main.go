@@ -30,7 +30,7 @@ var areas = []struct {
 	{"memory", "idle memory of the control plane", benchMemory},
 	{"sandbox", "create to first exec against runsc run, exec latency", benchSandbox},
 	{"agents", "claims, snapshots, forks, bursts and files of sandboxes, against runsc and cp", benchAgents},
-	{"faces", "commands by REST, E2B, MCP and SSH against RPC", benchFaces},
+	{"faces", "commands and streams by REST, E2B, MCP, SSH and previews against RPC", benchFaces},
 	{"deploy", "warm redeploy against buildctl", benchDeploy},
 	{"ingress", "requests against httputil.ReverseProxy and the sandbox itself", benchIngress},
 }

@@ -1,13 +1,17 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -19,14 +23,33 @@ type executionShown struct {
 		StartedAt               string `json:"started_at"`
 		ExitCode                *int   `json:"exit_code"`
 		Attempt                 int
-		Attempts                []struct{ Outcome string }
+		Attempts                []attemptShown
 	}
 }
 
+type attemptShown struct{ Outcome, Result string }
+
+// resultRead is what another client read of an execution.
+type resultRead struct{ Stdout, Stderr, Result string }
+
+// readResult has boto3 read what an attempt left, by the key that r prints.
+func readResult(t *testing.T, bucket *s3test.Server, key string) (out resultRead, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(pythonTools(t, "s3"), "python"), "testdata/s3/read.py", bucket.URL, "bucket", "results/", key)
+	cmd.Env = append(os.Environ(), "AWS_SHARED_CREDENTIALS_FILE="+bucket.Credentials)
+	text, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	return out, err
+}
+
 // TestExecutions submits programs and commands, waits for them, cancels them, and
-// kills the server while they run.
+// kills the server while they run. What they leave is in a bucket, where another
+// client reads it.
 func TestExecutions(t *testing.T) {
-	s := own(t, "executions")
+	bucket := s3test.Start(t, "minio")
+	s := own(t, "executions", "--executions-store", fmt.Sprintf("s3://bucket/results?endpoint=%s&credentials=%s", bucket.URL, bucket.Credentials))
 	submit := func(args ...string) string {
 		t.Helper()
 		return strings.TrimSpace(s.r(t, "", append([]string{"execution", "submit"}, args...)...))
@@ -74,6 +97,13 @@ sys.exit(3)
 	s.json(t, &result, "execution", "result", id)
 	if result.ExitCode != 3 || result.Stdout != "['x'] hush text\n" || result.Stderr != "wrong\n" || result.Result != `{"answer": 42}` || result.Metrics.Wall == "" {
 		t.Errorf("result: %+v", result)
+	}
+	key := show(id).Status.Attempts[0].Result
+	if out, err := readResult(t, bucket, key); err != nil || out != (resultRead{Stdout: result.Stdout, Stderr: result.Stderr, Result: result.Result}) {
+		t.Errorf("boto3 reads %+v, %v", out, err)
+	}
+	if _, err := readResult(t, bucket, key+"0"); err == nil {
+		t.Error("boto3 reads what does not exist")
 	}
 	if out := s.r(t, "", "execution", "logs", id); out != "['x'] hush text\n" {
 		t.Errorf("logs: %q", out)

@@ -101,7 +101,7 @@ func (l *loadTest) checkExecutions() {
 			want = "failed"
 		}
 		attempts := x.Status.Attempts
-		cut := slices.IndexFunc(attempts, func(a struct{ Outcome string }) bool { return a.Outcome != "interrupted" })
+		cut := slices.IndexFunc(attempts, func(a attemptShown) bool { return a.Outcome != "interrupted" })
 		if cut < 0 {
 			cut = len(attempts)
 		}

@@ -91,6 +91,22 @@ def handler(event, context):
     return "hello " + event["name"]
 `
 
+// testGuide runs the commands of "Without a server" in docs/sandbox-run.md, the last
+// of which ends the installation.
+func (l *onDemand) testGuide(t *testing.T) {
+	g := newGuide(t, l.server, "sandbox-run")
+	g.env = l.env
+	g.words["/var/lib/runtime-local"] = l.state
+	g.file("handler.py", localHandler)
+	for _, begin := range []string{"r sandbox-run handler.py", "r sandbox-run index.mjs", "r sandbox-run main.go", "sandbox-run handler.py --json"} {
+		g.elsewhere(begin, "TestGuides")
+	}
+	g.run("sandbox-run --local", "hello Ada")
+	g.run("r sandbox list")
+	g.run("r server stop")
+	l.awaitNothing(t)
+}
+
 // TestSandboxRunWithoutServer: without a server, sandbox-run starts what it needs,
 // once for all commands. It survives a kill of the server, and ends by itself.
 func TestSandboxRunWithoutServer(t *testing.T) {
@@ -180,10 +196,11 @@ func TestSandboxRunWithoutServer(t *testing.T) {
 	}
 
 	l.awaitEnd(t)
+	l.env = append(l.env, "RUNTIME_LOCAL_IDLE_END=10m") // a command ends it
 	began = time.Now()
 	greet()
 	t.Logf("the call that starts the installation took %s", time.Since(began).Round(time.Millisecond))
-	l.awaitEnd(t)
+	l.testGuide(t)
 	if b, err := os.ReadFile(filepath.Join(l.state, "logs", "server.log")); err != nil || strings.Count(string(b), `msg="server runs"`) != 3 {
 		t.Errorf("servers were started, not three times: %v\n%s", err, b)
 	}

@@ -37,7 +37,7 @@ func TestREST(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, strings.NewReplacer(key, "KEY", builder, "KEY", admin, "KEY").Replace(string(out)))
 	}
-	tools := restTools(t)
+	tools := pythonTools(t, "rest")
 	document := filepath.Join(t.TempDir(), "openapi.json")
 	status, text, err := fetch(url + "/api/v1/openapi.json")
 	if err != nil || status != http.StatusOK {
@@ -82,10 +82,11 @@ func TestREST(t *testing.T) {
 	}
 }
 
-// restTools returns the directory of the programs that hack/rest-clients.sh installs.
-func restTools(t *testing.T) string {
+// pythonTools returns the directory of the programs that hack/rest-clients.sh installs
+// for a list of testdata.
+func pythonTools(t *testing.T, list string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "../hack/rest-clients.sh")
+	cmd := exec.CommandContext(t.Context(), "../hack/rest-clients.sh", list)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -164,14 +164,14 @@ func TestRunner(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("%s:%d", net.uplink, port)
-	s := own(t, "runner", "--runners-address", address, "--ssh-address", "127.0.0.1:0")
-	tokenFile := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(tokenFile, []byte(s.r(t, "", "runner", "token", "create")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	g := newGuide(t, nil, "runners")
+	g.words["203.0.113.7:7447"], g.words["--token-file token"] = address, "--token-file "+filepath.Join(g.dir, "token")
+	s := own(t, "runner", append(g.args("r server start"), "--ssh-address", "127.0.0.1:0")...)
+	g.s = s
+	g.run("r runner token create")
 	e := &edge{
 		server: &server{name: "runner-edge", state: filepath.Join(stateRoot, "runner-edge")}, t: t, site: net, log: filepath.Join(t.TempDir(), "log"),
-		args: []string{"--server", address, "--token-file", tokenFile, "--name", "edge"},
+		args: g.args("r runner start"),
 	}
 	if err := os.MkdirAll(stateRoot, 0o755); err != nil {
 		t.Fatal(err)
@@ -190,12 +190,13 @@ func TestRunner(t *testing.T) {
 	}
 	wait.For(t, "the runner is ready", func() bool {
 		for _, n := range nodes() {
-			if n.Name == "edge" && n.Status.Phase == "ready" && n.Spec.Runner {
+			if n.Name == "edge-1" && n.Status.Phase == "ready" && n.Spec.Runner {
 				return true
 			}
 		}
 		return false
 	}, wait.Within(2*time.Minute))
+	g.run("r runner list", "edge-1")
 	for _, n := range nodes() {
 		if !n.Spec.Runner {
 			s.r(t, "", "node", "cordon", n.Name)
@@ -249,7 +250,7 @@ func TestRunner(t *testing.T) {
 	p.up(t)
 
 	// It is deleted: refused at once, and its sandbox ends.
-	s.r(t, "", "runner", "delete", "edge")
+	g.run("r runner delete")
 	wait.For(t, "its sandbox has ended", func() bool {
 		return strings.Contains(s.r(t, "", "sandbox", "show", sid, "--json"), `"reason": "node"`)
 	})

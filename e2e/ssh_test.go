@@ -100,6 +100,7 @@ func TestSSH(t *testing.T) {
 	t.Run("reverse", func(t *testing.T) { c.testReverse(t) })
 	t.Run("rsync", func(t *testing.T) { c.testRsync(t) })
 	t.Run("files", func(t *testing.T) { c.testSFTP(t) })
+	t.Run("vscode", func(t *testing.T) { c.testVSCode(t) })
 	t.Run("command", func(t *testing.T) { testSSHCommand(t, sid) })
 	t.Run("refusals", func(t *testing.T) { c.testRefusals(t) })
 }

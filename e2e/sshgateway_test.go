@@ -25,12 +25,16 @@ func TestSSHGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := own(t, "ssh-gateway", "--ssh-address", fmt.Sprintf("127.0.0.1:%d", port))
+	g := newGuide(t, nil, "ssh")
+	g.words["0.0.0.0:2222"] = fmt.Sprintf("127.0.0.1:%d", port)
+	s := own(t, "ssh-gateway", g.args("r server start")...)
 	s.r(t, "", "sandbox", "create", "--template", "python", "--name", "box", "--ttl", "1h", "--wait", "10m")
 	c := newSSHClient(t, s)
 	s.r(t, "", "ssh", "key", "add", filepath.Join(c.dir, "key.pub"), "--name", "alice")
 	t.Run("many", func(t *testing.T) { c.testMany(t, s) })
 	t.Run("host keys", func(t *testing.T) { c.testHostKeys(t, s) })
+	g.s = s
+	c.testSSHGuide(t, g)
 }
 
 // many is how many clients work at once.

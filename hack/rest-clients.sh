@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Installs the foreign tools of the tests of the REST face, and prints the directory with their programs: a validator of
-# OpenAPI documents and a property-based tester of HTTP APIs. They are installed with pip, as
-# e2e/testdata/rest/requirements.txt has them, into ${RUNTIME_CACHE:-~/.cache/miren-runtime}/rest-clients, once for each
-# list.
+# Installs foreign tools of tests that are Python packages, and prints the directory with their programs:
+#
+#   hack/rest-clients.sh        of the REST face: a validator of OpenAPI documents, a property-based tester of HTTP APIs
+#   hack/rest-clients.sh s3     a client of S3, and what decodes CBOR
+#
+# They are installed with pip, as requirements.txt in e2e/testdata/rest or e2e/testdata/s3 has them, into
+# ${RUNTIME_CACHE:-~/.cache/miren-runtime}/rest-clients, once for each list.
 set -euo pipefail
-cd "$(dirname "$0")/../e2e/testdata/rest"
+cd "$(dirname "$0")/../e2e/testdata/${1:-rest}"
 cache=${RUNTIME_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/miren-runtime}/rest-clients
 
 die() {

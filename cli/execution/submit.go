@@ -57,7 +57,7 @@ func newSubmit(e *command.Env) *cobra.Command {
 		Long: `Submits a program, as for r run, or after -- a command. The server runs it to its end in a new sandbox, or in one that
 exists, whether this command waits or not. Without --wait it prints the id. With --wait it prints the output and returns the
 exit code of the program.`,
-		Example: "  r execution submit -l python 'print(6*7)' --wait\n  r execution submit --priority 10 --timeout 20m train.py\n" +
+		Example: "  r execution submit --wait -l python 'print(6*7)'\n  r execution submit --priority 10 --timeout 20m train.py\n" +
 			"  r execution submit --template base --attempts 5 --retry-on failed,interrupted -- make test\n  r execution submit --each names.txt greet.py",
 		Args: command.Args(1, -1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -159,17 +160,39 @@ func TestSitesConfigurationList(t *testing.T) {
 	m.leases = again.leases // for the clean-up
 }
 
+// listOfGuide returns the list of a site in docs/network.md, whose plugin host-local
+// keeps its addresses with the test, and with another port in place of 8080, at which
+// the machine itself listens in tests.
+func listOfGuide(t *testing.T, more string) string {
+	t.Helper()
+	doc, err := os.ReadFile("../../docs/network.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(doc), `"name": "runtime"`) // the first list is another one
+	_, rest, _ = strings.Cut(rest, "```json\n")
+	list, _, _ := strings.Cut(rest, "```")
+	for _, change := range [][2]string{{`"type": "host-local", `, `"type": "host-local", ` + more + ", "}, {`"hostPort": 8080`, `"hostPort": 18080`}} {
+		if !strings.Contains(list, change[0]) {
+			t.Fatalf("the guide has no list with %s: %s", change[0], list)
+		}
+		list = strings.Replace(list, change[0], change[1], 1)
+	}
+	return list
+}
+
+// TestPublishedPortOfASite publishes a port by the list of the guide.
 func TestPublishedPortOfASite(t *testing.T) {
 	if !private.Run(t) {
 		return
 	}
-	s := newSite(t, `{"type": "portmap", "backend": "iptables", "snat": true,
-		"runtimeConfig": {"portMappings": [{"hostPort": 18080, "containerPort": 9000, "protocol": "tcp"}]}}`)
+	s := newSite(t)
+	s.write(t, listOfGuide(t, `"dataDir": `+strconv.Quote(s.dir)))
 	m := startWith(t, s.config)
 	w := newInternet(t)
 	forwarded(t)
 	a := attachWith(t, m, "a", egress.Closed())
-	listenInside(t, a, 9000)
+	listenInside(t, a, 80)
 	if err := inside(t, w.netns, func() error { return dial(netip.AddrPortFrom(w.gateway, 18080), later) }); err != nil {
 		t.Errorf("the published port is not reached from another machine: %v", err)
 	}
