@@ -179,7 +179,7 @@ sys.exit(3)
 	}
 
 	// The server is killed in the middle.
-	again := submit("--template", "base", "--", "sh", "-c", "echo begin; sleep 20; echo end")
+	again := submit("--template", "base", "--", "sh", "-c", "echo begin; sleep 60; echo end")
 	once := submit("--template", "base", "--attempts", "1", "--", "sleep", "1000")
 	started(again)
 	started(once)
