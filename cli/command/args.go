@@ -69,7 +69,6 @@ var Elsewhere = map[string]string{
 	"r login":       "`r cluster add` adds a server with a certificate of `r auth generate`",
 	"r app stop":    "an app runs until `r app delete APP`; with `replicas = 0` in app.toml a service has no processes, after the next `r deploy`",
 	"r app start":   "`r deploy` starts an app, `r app restart APP` replaces its processes",
-	"r app scale":   "set `replicas` of the service in app.toml, and `r deploy`",
 	"r app create":  "`r deploy` creates the app; `r app init` writes its .runtime/app.toml",
 	"r app ps":      "`r app status APP` shows the processes of an app",
 	"r app run":     "`r sandbox run --app APP -- COMMAND`",
