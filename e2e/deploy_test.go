@@ -174,12 +174,19 @@ func TestEnv(t *testing.T) {
 	if !strings.Contains(list, "good morning") || strings.Contains(list, "hunter2") || !strings.Contains(list, "TOKEN") {
 		t.Errorf("env list: %s", list)
 	}
+	if out := shared.r(t, "", "app", "env", "export", name); out != "GREETING=\"good morning\"\n# TOKEN is a secret\n" {
+		t.Errorf("env export: %s", out)
+	}
+	file := filepath.Join(t.TempDir(), ".env")
+	write(t, file, "# prices\nGREETING='$5 a day'\n")
+	shared.r(t, "", "app", "env", "import", "--app", name, file)
+	shared.answers(t, name, "/env/GREETING", "$5 a day")
 	if dump := shared.r(t, "", "entity", "list", "app", "--json") + shared.r(t, "", "entity", "list", "sandbox", "--json"); strings.Contains(dump, "hunter2") {
 		t.Errorf("a secret shows in the entities")
 	}
 	shared.r(t, "", "app", "env", "unset", "--app", name, "GREETING")
 	code, body, err := shared.get(name, "/env/GREETING")
-	if err != nil || code != http.StatusOK || strings.Contains(body, "good morning") {
+	if err != nil || code != http.StatusOK || strings.Contains(body, "a day") {
 		t.Errorf("after unset: %d %q %v", code, body, err)
 	}
 	res := shared.try(t, "", "app", "env", "set", "--app", name, "PORT=1")

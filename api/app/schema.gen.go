@@ -397,6 +397,56 @@ func (x *Volume) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// LiveCheck: Check that finds hung processes of a service.
+type LiveCheck struct {
+	// There is none. (default false)
+	Off bool `cbor:"1,keyasint" json:"off"`
+	// HTTP path that answers below 400; absent: that the process takes connections is enough.
+	Path string `cbor:"2,keyasint,omitempty" json:"path,omitempty"`
+	// Time between checks. (default 10s)
+	Interval time.Duration `cbor:"3,keyasint" json:"interval"`
+	// Time for one check. (default 10s)
+	Timeout time.Duration `cbor:"4,keyasint" json:"timeout"`
+	// Checks that fail in a row before a sandbox is replaced. (default 3)
+	Failures int64 `cbor:"5,keyasint" json:"failures"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *LiveCheck) SetDefaults() {
+	x.Off = false
+	x.Interval = 10 * time.Second
+	x.Timeout = 10 * time.Second
+	x.Failures = 3
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *LiveCheck) UnmarshalCBOR(b []byte) error {
+	type plain LiveCheck
+	*x = LiveCheck{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x LiveCheck) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *LiveCheck) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *LiveCheck) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *LiveCheck) ValidateFields(v *schema.Validator) {
+	schema.CheckMin(v, "interval", x.Interval, 1*time.Second)
+	schema.CheckMax(v, "interval", x.Interval, 10*time.Minute)
+	schema.CheckMin(v, "timeout", x.Timeout, 1*time.Second)
+	schema.CheckMax(v, "timeout", x.Timeout, 30*time.Second)
+	schema.CheckMin(v, "failures", x.Failures, 1)
+	schema.CheckMax(v, "failures", x.Failures, 100)
+}
+
 // Service: A process type of an app.
 type Service struct {
 	// web, worker, ...
@@ -413,6 +463,9 @@ type Service struct {
 	HealthPath string `cbor:"5,keyasint,omitempty" json:"health_path,omitempty"`
 	// Time until it must be ready. (default 1m0s)
 	HealthDeadline time.Duration `cbor:"6,keyasint" json:"health_deadline"`
+	// Check that finds hung processes of a service with a port; absent: that with the
+	// defaults.
+	Live *LiveCheck `cbor:"13,keyasint,omitempty" json:"live,omitempty"`
 	// CPU. (unit: thousandths of a CPU; default 1000)
 	CPUMillis int64 `cbor:"7,keyasint" json:"cpu_millis"`
 	// Memory. (unit: bytes; default 536870912)
@@ -470,6 +523,9 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "replicas", x.Replicas, 0)
 	schema.CheckMax(v, "replicas", x.Replicas, 1000)
 	schema.CheckMin(v, "health_deadline", x.HealthDeadline, 1*time.Second)
+	if x.Live != nil {
+		v.In("live", x.Live)
+	}
 	schema.CheckMin(v, "cpu_millis", x.CPUMillis, 10)
 	schema.CheckMax(v, "cpu_millis", x.CPUMillis, 1024000)
 	schema.CheckMin(v, "memory_bytes", x.MemoryBytes, 33554432)

@@ -21,6 +21,24 @@ const (
 	MinDeadline = 1 * time.Second
 	// DefaultDeadline: Time in which a probe must succeed first.
 	DefaultDeadline = 1 * time.Minute
+	// MinLiveInterval: Shortest time between liveness checks.
+	MinLiveInterval = 1 * time.Second
+	// MaxLiveInterval: Longest time between liveness checks.
+	MaxLiveInterval = 10 * time.Minute
+	// DefaultLiveInterval: Time between liveness checks.
+	DefaultLiveInterval = 10 * time.Second
+	// MinLiveTimeout: Shortest time for the answer to a liveness check.
+	MinLiveTimeout = 1 * time.Second
+	// MaxLiveTimeout: Longest time for the answer to a liveness check.
+	MaxLiveTimeout = 30 * time.Second
+	// DefaultLiveTimeout: Time for the answer to a liveness check. With the other defaults a
+	// process that stands still is found after 30 to 40 s.
+	DefaultLiveTimeout = 10 * time.Second
+	// MaxLiveFailures: Most liveness checks that may fail in a row.
+	MaxLiveFailures = 100
+	// DefaultLiveFailures: Liveness checks that fail in a row before a sandbox counts as
+	// hung.
+	DefaultLiveFailures = 3
 	// MinCPUMillis: Least CPU of a sandbox. (unit: thousandths of a CPU)
 	MinCPUMillis = 10
 	// MaxCPUMillis: Most CPU of a sandbox. (unit: thousandths of a CPU)
@@ -201,6 +219,7 @@ const (
 	EndReasonNode  EndReason = "node"  // Its node went away.
 	EndReasonCrash EndReason = "crash" // The sandbox itself (kernel, shim) died.
 	EndReasonSetup EndReason = "setup" // It could not be set up.
+	EndReasonHung  EndReason = "hung"  // It no longer answered its liveness check.
 )
 
 // Valid reports whether e is one of the values.
@@ -213,7 +232,8 @@ func (e EndReason) Valid() bool {
 		EndReasonUser,
 		EndReasonNode,
 		EndReasonCrash,
-		EndReasonSetup:
+		EndReasonSetup,
+		EndReasonHung:
 		return true
 	}
 	return false
@@ -221,7 +241,7 @@ func (e EndReason) Valid() bool {
 
 // Choices lists the values in the order of their declaration.
 func (EndReason) Choices() []string {
-	return []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}
+	return []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung"}
 }
 
 // SandboxOrigin is an enum. Way by which a request got its sandbox.
@@ -603,6 +623,59 @@ func (x *Probe) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "deadline", x.Deadline, 1*time.Second)
 }
 
+// Liveness: Check that finds a hung process of a sandbox. It counts from its first
+// success on.
+type Liveness struct {
+	// Port to try.
+	Port int64 `cbor:"1,keyasint" json:"port" schema:"required"`
+	// GET of it must answer with a status below 400; absent: the process must accept a
+	// connection, and close it or send something once the other side has closed.
+	Path string `cbor:"2,keyasint,omitempty" json:"path,omitempty"`
+	// Time between checks. (default 10s)
+	Interval time.Duration `cbor:"3,keyasint" json:"interval"`
+	// Time for one check. (default 10s)
+	Timeout time.Duration `cbor:"4,keyasint" json:"timeout"`
+	// Checks that fail in a row before the sandbox counts as hung. (default 3)
+	Failures int64 `cbor:"5,keyasint" json:"failures"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Liveness) SetDefaults() {
+	x.Interval = 10 * time.Second
+	x.Timeout = 10 * time.Second
+	x.Failures = 3
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Liveness) UnmarshalCBOR(b []byte) error {
+	type plain Liveness
+	*x = Liveness{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Liveness) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Liveness) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Liveness) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Liveness) ValidateFields(v *schema.Validator) {
+	schema.CheckMin(v, "port", x.Port, 1)
+	schema.CheckMax(v, "port", x.Port, 65535)
+	schema.CheckMin(v, "interval", x.Interval, 1*time.Second)
+	schema.CheckMax(v, "interval", x.Interval, 10*time.Minute)
+	schema.CheckMin(v, "timeout", x.Timeout, 1*time.Second)
+	schema.CheckMax(v, "timeout", x.Timeout, 30*time.Second)
+	schema.CheckMin(v, "failures", x.Failures, 1)
+	schema.CheckMax(v, "failures", x.Failures, 100)
+}
+
 // Port: A port that the process listens on.
 type Port struct {
 	// For routes: http, metrics, ...
@@ -827,6 +900,8 @@ type SandboxTemplate struct {
 	Ports []Port `cbor:"7,keyasint,omitempty" json:"ports,omitempty"`
 	// Readiness; absent means ready when running.
 	Probe *Probe `cbor:"8,keyasint,omitempty" json:"probe,omitempty"`
+	// Check that finds a hung process; absent: none.
+	Live *Liveness `cbor:"19,keyasint,omitempty" json:"live,omitempty"`
 	// Limits.
 	Resources Resources `cbor:"9,keyasint" json:"resources" schema:"required"`
 	// Network. (default bridge)
@@ -888,6 +963,9 @@ func (x *SandboxTemplate) ValidateFields(v *schema.Validator) {
 	}
 	if x.Probe != nil {
 		v.In("probe", x.Probe)
+	}
+	if x.Live != nil {
+		v.In("live", x.Live)
 	}
 	v.In("resources", &x.Resources)
 	schema.CheckEnum(v, "network", x.Network)
@@ -2015,6 +2093,10 @@ type SandboxPoolStatus struct {
 	NextStart *time.Time `cbor:"5,keyasint,omitempty" json:"next_start,omitempty"`
 	// Reason why it has fewer sandboxes than wanted.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
+	// Hung sandboxes that were replaced without success, in a row. (default 0)
+	Hung int64 `cbor:"7,keyasint" json:"hung"`
+	// Time at which the last hung sandbox was replaced.
+	HungAt *time.Time `cbor:"8,keyasint,omitempty" json:"hung_at,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -2023,6 +2105,7 @@ func (x *SandboxPoolStatus) SetDefaults() {
 	x.Ready = 0
 	x.Created = 0
 	x.Failures = 0
+	x.Hung = 0
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -2061,6 +2144,8 @@ const (
 	SandboxPoolAttrFailures   = "status.failures"
 	SandboxPoolAttrNextStart  = "status.next_start"
 	SandboxPoolAttrMessage    = "status.message"
+	SandboxPoolAttrHung       = "status.hung"
+	SandboxPoolAttrHungAt     = "status.hung_at"
 )
 
 // NewSandboxPool returns a sandbox_pool with every default applied.
@@ -2136,6 +2221,8 @@ var SandboxPoolKind = &schema.Kind{
 		{Path: "status.failures", Number: 4, Type: "int", Doc: "Sandboxes that ended without being told to, in a row.", Default: "0"},
 		{Path: "status.next_start", Number: 5, Type: "time", Doc: "Not before this time is the next sandbox started (back-off)."},
 		{Path: "status.message", Number: 6, Type: "string", Doc: "Reason why it has fewer sandboxes than wanted."},
+		{Path: "status.hung", Number: 7, Type: "int", Doc: "Hung sandboxes that were replaced without success, in a row.", Default: "0"},
+		{Path: "status.hung_at", Number: 8, Type: "time", Doc: "Time at which the last hung sandbox was replaced."},
 	},
 	Columns: []schema.Column{
 		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
@@ -2346,6 +2433,10 @@ type SandboxStatus struct {
 	ReadyAt *time.Time `cbor:"10,keyasint,omitempty" json:"ready_at,omitempty"`
 	// Time of its end.
 	EndedAt *time.Time `cbor:"11,keyasint,omitempty" json:"ended_at,omitempty"`
+	// Time at which its liveness check first passed; absent: a failed check means nothing.
+	LiveAt *time.Time `cbor:"17,keyasint,omitempty" json:"live_at,omitempty"`
+	// Time since which it counts as hung; absent: it does not.
+	HungAt *time.Time `cbor:"18,keyasint,omitempty" json:"hung_at,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -2425,6 +2516,8 @@ const (
 	SandboxAttrStartedAt       = "status.started_at"
 	SandboxAttrReadyAt         = "status.ready_at"
 	SandboxAttrEndedAt         = "status.ended_at"
+	SandboxAttrLiveAt          = "status.live_at"
+	SandboxAttrHungAt          = "status.hung_at"
 )
 
 // NewSandbox returns a sandbox with every default applied.
@@ -2521,7 +2614,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.service", Number: 4, Type: "string", Doc: "The service of the app."},
 		{Path: "spec.node", Number: 5, Type: "ref node", Doc: "Its node; the scheduler sets it once.", Indexed: true},
 		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "Desired state.", Default: "running", Choices: []string{"running", "paused", "stopped"}},
-		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
+		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung"}},
 		{Path: "spec.ttl", Number: 8, Type: "duration", Doc: "Ends this long after it was claimed, or began to run if it was not; absent: never."},
 		{Path: "spec.resume_ttl", Number: 21, Type: "duration", Doc: "When its ttl has run out it is paused, and has this one from each resume on; absent: it ends."},
 		{Path: "spec.idle_timeout", Number: 18, Type: "duration", Doc: "Idle time: without a process that was executed, a connection or an open file for this long, on_idle happens; absent: never."},
@@ -2540,7 +2633,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "pausing", "paused", "stopping", "stopped", "failed"}},
 		{Path: "status.ready", Number: 2, Type: "bool", Doc: "Whether its probe passes.", Default: "false"},
 		{Path: "status.address", Number: 3, Type: "string", Doc: "Its IPv4 address while it has one."},
-		{Path: "status.reason", Number: 4, Type: "enum end_reason", Doc: "Reason of its end.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
+		{Path: "status.reason", Number: 4, Type: "enum end_reason", Doc: "Reason of its end.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung"}},
 		{Path: "status.exit_code", Number: 5, Type: "int", Doc: "Exit code of the main process; 128+n for signal n."},
 		{Path: "status.message", Number: 6, Type: "string", Doc: "Problem and advice."},
 		{Path: "status.pauses", Number: 13, Type: "int", Doc: "How often it was paused.", Default: "0"},
@@ -2553,6 +2646,8 @@ var SandboxKind = &schema.Kind{
 		{Path: "status.started_at", Number: 9, Type: "time", Doc: "Time at which its process started."},
 		{Path: "status.ready_at", Number: 10, Type: "time", Doc: "Time at which its probe first passed."},
 		{Path: "status.ended_at", Number: 11, Type: "time", Doc: "Time of its end."},
+		{Path: "status.live_at", Number: 17, Type: "time", Doc: "Time at which its liveness check first passed; absent: a failed check means nothing."},
+		{Path: "status.hung_at", Number: 18, Type: "time", Doc: "Time since which it counts as hung; absent: it does not."},
 	},
 	Columns: []schema.Column{
 		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {

@@ -1,12 +1,9 @@
 package app
 
 import (
-	"bufio"
 	"context"
-	"io"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +24,7 @@ type envOptions struct {
 
 // NewEnv makes `r app env`, which is `r env` too.
 func NewEnv(e *command.Env) *cobra.Command {
-	return command.Group("env", "Environment variables of an app", newEnvSet(e), newEnvUnset(e), newEnvList(e))
+	return command.Group("env", "Environment variables of an app", newEnvSet(e), newEnvUnset(e), newEnvList(e), newEnvImport(e), newEnvExport(e))
 }
 
 func (o *envOptions) addChange(cmd *cobra.Command) {
@@ -42,61 +39,38 @@ func newEnvSet(e *command.Env) *cobra.Command {
 		Use:   "set KEY=VALUE...",
 		Short: "Set variables, and roll the change out",
 		Long: `Sets environment variables, and rolls the change out if the app has an active version. A secret is encrypted and never
-shown again. KEY without a value takes the value from this environment; --stdin reads lines of KEY=VALUE.`,
+shown again. KEY without a value takes the value from this environment; --stdin reads a dotenv file.`,
 		Example: "  r app env set LOG_LEVEL=debug\n  r app env set --secret DATABASE_URL\n  r app env set --secret --stdin < .env",
 		Args:    command.Args(0, -1, "KEY=VALUE"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.set(cmd.Context(), args) },
 	}
 	o.addChange(cmd)
 	cmd.Flags().BoolVar(&o.secret, "secret", false, "encrypt the values, and never show them")
-	cmd.Flags().BoolVar(&o.stdin, "stdin", false, "read lines of KEY=VALUE from standard input")
+	cmd.Flags().BoolVar(&o.stdin, "stdin", false, "read a dotenv file (lines of KEY=VALUE) from standard input")
 	return cmd
 }
 
-// maxEnvInput bounds the standard input that is read, in bytes.
-const maxEnvInput = 1 << 20
-
 func (o *envOptions) set(ctx context.Context, args []string) error {
+	vars := map[string]string{}
 	if o.stdin {
-		lines, err := readLines(o.In)
-		if err != nil {
+		var err error
+		if vars, err = parseDotenv("standard input", o.In); err != nil {
 			return err
 		}
-		args = append(lines, args...)
 	}
-	if len(args) == 0 {
-		return exit.Usagef("nothing to set: give KEY=VALUE")
+	parse := command.ParseEnv
+	if o.secret {
+		parse = command.ParseSecrets
 	}
-	vars, err := command.ParseEnv(args)
+	given, err := parse(args)
 	if err != nil {
 		return err
 	}
-	req := &app.SetEnvRequest{Set: vars}
-	if o.secret {
-		req.Set, req.SetSecret = nil, vars
+	maps.Copy(vars, given)
+	if len(vars) == 0 {
+		return exit.Usagef("nothing to set: give KEY=VALUE")
 	}
-	return o.change(ctx, req)
-}
-
-func readLines(r io.Reader) ([]string, error) {
-	var lines []string
-	s := bufio.NewScanner(io.LimitReader(r, maxEnvInput))
-	s.Buffer(nil, maxEnvInput)
-	for s.Scan() {
-		line := strings.TrimSpace(s.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		k, v, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
-		if !ok {
-			return nil, exit.Usagef("standard input: %q is not KEY=VALUE", k)
-		}
-		if n := len(v); n >= 2 && (v[0] == '"' || v[0] == '\'') && v[n-1] == v[0] {
-			v = v[1 : n-1]
-		}
-		lines = append(lines, strings.TrimSpace(k)+"="+v)
-	}
-	return lines, s.Err()
+	return o.change(ctx, o.request(vars))
 }
 
 func newEnvUnset(e *command.Env) *cobra.Command {

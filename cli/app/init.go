@@ -109,6 +109,7 @@ func initText(name string, plan *stack.Plan, cfg *appconfig.Config) string {
 	b.WriteString("[services.web]\n")
 	fmt.Fprintf(&b, "port = %d\n", port)
 	b.WriteString(`# health_path = "/healthz"    # GET answers below 400 when ready; without this key an accepted connection is enough
+# checks.live = { path = "/live" }    # hung processes are replaced; without this key one that takes connections does not hang
 # replicas = 2
 # cpu = 0.5
 # memory = "512MB"

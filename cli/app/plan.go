@@ -165,6 +165,7 @@ type planService struct {
 	Replicas       *int64            `json:"replicas,omitempty"`
 	HealthPath     string            `json:"health_path,omitempty"`
 	HealthDeadline string            `json:"health_deadline,omitempty"`
+	Live           *planLive         `json:"live,omitempty"`
 	CPUMillis      *int64            `json:"cpu_millis,omitempty"`
 	MemoryBytes    *int64            `json:"memory_bytes,omitempty"`
 	PIDs           *int64            `json:"pids,omitempty"`
@@ -180,6 +181,14 @@ type planVolume struct {
 	ReadOnly  bool   `json:"read_only"`
 }
 
+type planLive struct {
+	Off      bool   `json:"off,omitempty"`
+	Path     string `json:"path,omitempty"`
+	Interval string `json:"interval,omitempty"`
+	Timeout  string `json:"timeout,omitempty"`
+	Failures *int64 `json:"failures,omitempty"`
+}
+
 func planServices(services []appconfig.Service) []planService {
 	list := []planService{}
 	for _, s := range services {
@@ -187,7 +196,12 @@ func planServices(services []appconfig.Service) []planService {
 		for _, v := range s.Volumes {
 			volumes = append(volumes, planVolume(v))
 		}
+		var live *planLive
+		if c := s.Live; c != nil {
+			live = &planLive{Off: c.Off, Path: c.Path, Interval: text(c.Interval), Timeout: text(c.Timeout), Failures: c.Failures}
+		}
 		list = append(list, planService{
+			Live: live,
 			Name: s.Name, Command: s.Command, Port: s.Port, Replicas: s.Replicas, HealthPath: s.HealthPath, HealthDeadline: text(s.HealthDeadline),
 			CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, PIDs: s.PIDs, StopTimeout: text(s.StopTimeout), Env: s.Env, Volumes: volumes,
 		})

@@ -2,6 +2,7 @@ package command
 
 import (
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,17 +66,30 @@ func (f *ExecFlags) Environment() (map[string]string, error) {
 }
 
 // ParseEnv reads KEY=VALUE, and KEY for the value in this process's environment.
-func ParseEnv(pairs []string) (map[string]string, error) {
+func ParseEnv(pairs []string) (map[string]string, error) { return parseEnv(pairs, false) }
+
+// ParseSecrets is ParseEnv for secrets: its errors have no part of what was given, which may be a value without its name.
+func ParseSecrets(pairs []string) (map[string]string, error) { return parseEnv(pairs, true) }
+
+var envName = regexp.MustCompile(sandbox.EnvNamePattern)
+
+func parseEnv(pairs []string, secret bool) (map[string]string, error) {
 	if len(pairs) == 0 {
 		return nil, nil
 	}
 	env := map[string]string{}
-	for _, p := range pairs {
+	for i, p := range pairs {
 		k, v, ok := strings.Cut(p, "=")
 		if !ok {
 			if v, ok = os.LookupEnv(k); !ok {
+				if secret {
+					return nil, exit.Usagef("secret %d of the command is not set in this environment: give it as KEY=VALUE", i+1)
+				}
 				return nil, exit.Usagef("%s is not set in this environment: give it as %s=VALUE", k, k)
 			}
+		}
+		if secret && !envName.MatchString(k) {
+			return nil, exit.Usagef("secret %d of the command has no valid name: give it as KEY=VALUE, with letters, digits and _, not a digit first", i+1)
 		}
 		if k == "" {
 			return nil, exit.Usagef("%q has no name: give it as KEY=VALUE", p)

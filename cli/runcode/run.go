@@ -98,7 +98,7 @@ func (o *options) request(args []string) (*sandbox.RunCodeRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := command.ParseEnv(o.secrets)
+	secrets, err := command.ParseSecrets(o.secrets)
 	if err != nil {
 		return nil, err
 	}

@@ -72,7 +72,7 @@ func (o *createFlags) request(e *command.Env, req *sandbox.RunRequest) (*sandbox
 	if o.image == "" && o.app == "" && o.from == "" {
 		o.image = defaultImage
 	}
-	secrets, err := command.ParseEnv(o.secrets)
+	secrets, err := command.ParseSecrets(o.secrets)
 	if err != nil {
 		return nil, err
 	}

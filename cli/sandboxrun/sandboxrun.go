@@ -245,7 +245,7 @@ func (o *options) request(p *lambda.Program, file string) (*sandbox.RunCodeReque
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := command.ParseEnv(o.secrets)
+	secrets, err := command.ParseSecrets(o.secrets)
 	if err != nil {
 		return nil, err
 	}

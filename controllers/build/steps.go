@@ -188,6 +188,14 @@ func services(plan *stack.Plan) []app.Service {
 		set(&s.MemoryBytes, in.MemoryBytes)
 		set(&s.PIDs, in.PIDs)
 		set(&s.StopTimeout, in.StopTimeout)
+		if c := in.Live; c != nil {
+			s.Live = &app.LiveCheck{}
+			s.Live.SetDefaults()
+			s.Live.Off, s.Live.Path = c.Off, c.Path
+			set(&s.Live.Interval, c.Interval)
+			set(&s.Live.Timeout, c.Timeout)
+			set(&s.Live.Failures, c.Failures)
+		}
 		for _, v := range in.Volumes {
 			s.Volumes = append(s.Volumes, app.Volume{Disk: v.Disk, Path: v.Path, SizeBytes: v.SizeBytes, ReadOnly: v.ReadOnly})
 		}

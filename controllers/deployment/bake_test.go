@@ -12,7 +12,7 @@ import (
 // A version that fails once it has the traffic loses it again, with what the app had
 // before: version, sandboxes and, after a rollback, environment.
 func TestBakeFails(t *testing.T) {
-	for sim, reason := range map[string]app.FailureReason{"late": app.FailureReasonCrash, "wilt": app.FailureReasonUnhealthy} {
+	for sim, reason := range map[string]app.FailureReason{"late": app.FailureReasonCrash, "wilt": app.FailureReasonUnhealthy, "hang": app.FailureReasonUnhealthy} {
 		t.Run(sim, func(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)

@@ -261,7 +261,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		st.ExitCode = &code
 		return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonExit)
 	}
-	if st.Ready && (sim == "late" || sim == "wilt") {
+	if st.Ready && (sim == "late" || sim == "wilt" || sim == "hang") {
 		a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App)
 		switch {
 		case err != nil || a.Status.ActiveVersion != sb.Spec.AppVersion:
@@ -271,9 +271,12 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 			return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonExit)
 		}
 		st.Ready, st.Message = false, "GET /healthz answered 500"
+		if sim == "hang" {
+			st.HungAt, st.Message = &now, "it hangs"
+		}
 		return 0, entity.UpdateStatus(ctx, n.s, sb)
 	}
-	if st.Ready || sim == "wilt" && st.ReadyAt != nil {
+	if st.Ready || (sim == "wilt" || sim == "hang") && st.ReadyAt != nil {
 		return 0, nil
 	}
 	st.Ready, st.ReadyAt = true, &now

@@ -101,7 +101,7 @@ func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sa
 			continue // the pool replaces this sandbox
 		}
 		switch sb.Status.Reason {
-		case sandbox.EndReasonExit, sandbox.EndReasonOOM:
+		case sandbox.EndReasonExit, sandbox.EndReasonOOM, sandbox.EndReasonHung:
 			return readiness{failure: ended(sb, svc)}
 		}
 		if sb.Status.Reason == sandbox.EndReasonSetup && sb.Status.StartedAt != nil && !sb.Status.Ready && sb.Status.ReadyAt == nil {
@@ -196,6 +196,10 @@ func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 		default:
 			f.Hint = "the last lines that it printed say why"
 		}
+	case sandbox.EndReasonHung:
+		f.Reason = app.FailureReasonUnhealthy
+		f.Message = because(fmt.Sprintf("service %s was stopped %s", svc.Name, before), sb.Status.Message)
+		f.Hint = fmt.Sprintf("a service must take connections within checks.live.timeout; checks.live of [services.%s] in app.toml changes the check", svc.Name)
 	case sandbox.EndReasonNode:
 		f.Reason = app.FailureReasonInternal
 		f.Message = fmt.Sprintf("the node of service %s went away %s", svc.Name, before)

@@ -1,6 +1,6 @@
 // Package pool reconciles pools of sandboxes. Reconciler does so for the sandbox
 // pools of apps: it keeps the wanted number of sandboxes of a pool alive,
-// replaces those that ended after a growing delay, stops those above the wanted
+// replaces those that ended after a growing delay and those that hang, one at a time, stops those above the wanted
 // number, and deletes old ended ones. Warm does so for the warm pools of
 // templates, whose wanted number follows demand.
 //
@@ -122,6 +122,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if p.Spec.State == sandbox.PoolStateRetired {
 		wanted = 0
 	}
+	if p.Status.Failures == 0 {
+		p.Status.Message = ""
+	}
+	if len(members.Live) <= wanted {
+		hung, wait, err := replaceHung(p, &members, now())
+		if err != nil {
+			return 0, err
+		}
+		ops = append(ops, hung...)
+		if wait > 0 {
+			again = earlier(again, wait)
+		}
+	}
 	excess := len(members.Live) - wanted
 	more, err := stopExcess(members.Live, min(excess, maxAtOnce))
 	if err != nil {
@@ -141,7 +154,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 			missing, again = 0, earlier(again, diskPoll)
 		}
 	}
-	if p.Status.Failures == 0 {
+	if p.Status.Failures == 0 && held != "" {
 		p.Status.Message = held
 	}
 	if max(missing, excess, len(counted), len(surplus)) >= maxAtOnce {

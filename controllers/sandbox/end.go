@@ -15,6 +15,9 @@ import (
 	"miren.dev/runtime/pkg/text"
 )
 
+// hungGrace bounds the time between SIGTERM and SIGKILL of a sandbox that hangs: its process rarely hears a signal.
+const hungGrace = 5 * time.Second
+
 // stop ends a sandbox that was asked to stop. A sandbox that ended by itself
 // before the request keeps its own reason.
 func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandbox.EndReason) (time.Duration, error) {
@@ -41,7 +44,11 @@ func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandb
 		release()
 		return r.end(ctx, sb, reason, nil, "")
 	}
-	inst, err := r.Driver.Stop(ctx, string(sb.ID), sb.Spec.Template.StopTimeout)
+	grace := sb.Spec.Template.StopTimeout
+	if sb.Status.Reason == sandbox.EndReasonHung {
+		grace = min(grace, hungGrace)
+	}
+	inst, err := r.Driver.Stop(ctx, string(sb.ID), grace)
 	if err != nil && !errs.Is(err, errs.NotFound) {
 		return 0, err
 	}
@@ -51,6 +58,9 @@ func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandb
 	if inst.Exit != nil {
 		c := int64(inst.Exit.Code)
 		code, message = &c, inst.Exit.Message
+	}
+	if reason == sandbox.EndReasonHung {
+		message = sb.Status.Message // since when it hangs it says why
 	}
 	return r.end(ctx, sb, reason, code, message)
 }
@@ -112,7 +122,7 @@ func (r *Reconciler) end(ctx context.Context, sb *sandbox.Sandbox, reason sandbo
 	sb.Status.Phase, sb.Status.Reason, sb.Status.ExitCode, sb.Status.Message = sandbox.SandboxPhaseStopped, reason, code, brief(message)
 	sb.Status.EndedAt, sb.Status.Ready, sb.Status.Address = &now, false, ""
 	switch reason {
-	case sandbox.EndReasonExit, sandbox.EndReasonOOM, sandbox.EndReasonCrash:
+	case sandbox.EndReasonExit, sandbox.EndReasonOOM, sandbox.EndReasonCrash, sandbox.EndReasonHung:
 		sb.Status.LogTail = r.tail(ctx, sb)
 	}
 	if err := r.write(ctx, sb); err != nil {

@@ -1,5 +1,5 @@
 // Package sandbox sets up the sandboxes that are placed on this node, probes
-// whether they are ready, and records how they end.
+// whether they are ready and alive, and records how they end.
 //
 //	scheduled -> creating -> running (ready?) -> stopping -> stopped
 //	                 \-> failed
@@ -69,6 +69,7 @@ type Reconciler struct {
 	// none.
 	Previews Previews
 	Probe    Prober           // nil: over the network
+	Live     LiveProber       // nil: over the network
 	Now      func() time.Time // nil: time.Now
 	Booted   func() time.Time // when the machine started; nil: ask the kernel
 	// Stopped is when all sandboxes of this node were last stopped on purpose; the
@@ -309,10 +310,14 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 		return earlier(again, untilRepair), err
 	}
 	again = earlier(earlier(r.untilTTL(sb), again), untilRepair)
-	if !probed(sb) || settled(sb) {
-		return again, nil
+	if probed(sb) && !settled(sb) && sb.Status.HungAt == nil {
+		wait, err := r.probe(ctx, sb)
+		if err != nil {
+			return again, err
+		}
+		again = earlier(again, wait)
 	}
-	wait, err := r.probe(ctx, sb)
+	wait, err := r.live(ctx, sb)
 	return earlier(again, wait), err
 }
 

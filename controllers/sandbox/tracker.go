@@ -15,20 +15,23 @@ const (
 	setup work = iota
 	down
 	probing
+	checking
 	kinds
 )
 
-// setups, downs and probes bound the work of each kind that runs at a time. The
-// other workers are for quick reconciliations. A set-up costs CPU and disk; a stop
-// mostly waits for the processes in the sandbox, and a probe for its answer.
+// setups, downs, probes and checks (of liveness) bound the work of each kind that runs
+// at a time. The other workers are for quick reconciliations. A set-up costs CPU and
+// disk; a stop mostly waits for the processes in the sandbox, a probe or check for its
+// answer.
 const (
 	setups  = 16
 	downs   = 96
 	probes  = 64
-	workers = setups + downs + probes + 16
+	checks  = 64
+	workers = setups + downs + probes + checks + 16
 )
 
-var limits = [kinds]int{setup: setups, down: downs, probing: probes}
+var limits = [kinds]int{setup: setups, down: downs, probing: probes, checking: checks}
 
 // busyWait is the time until a key is reconciled again whose kind of work is at its limit.
 const busyWait = 100 * time.Millisecond
@@ -42,6 +45,8 @@ type workTracker struct {
 	reportedAt map[string]time.Time       // when a message was last recorded
 	probeAt    map[string]time.Time       // time of the next probe
 	misses     map[string]int             // probes in a row that failed, of a ready sandbox
+	checkAt    map[string]time.Time       // time of the next liveness check
+	dead       map[string]int             // liveness checks in a row that failed
 	claimed    map[string]bool            // whether its node gave it to its claim
 	awake      map[string]time.Time       // since when it runs, as far as this server knows
 	egress     map[string]*sandbox.Egress // network policy that its node applies
@@ -71,6 +76,8 @@ func (t *workTracker) forget(id string) {
 	delete(t.reportedAt, id)
 	delete(t.probeAt, id)
 	delete(t.misses, id)
+	delete(t.checkAt, id)
+	delete(t.dead, id)
 	delete(t.claimed, id)
 	delete(t.awake, id)
 	delete(t.egress, id)
@@ -166,6 +173,36 @@ func (t *workTracker) addMiss(id string) int {
 	defer t.mu.Unlock()
 	put(&t.misses, id, t.misses[id]+1)
 	return t.misses[id]
+}
+
+// untilCheck returns how long it is until the next liveness check.
+func (t *workTracker) untilCheck(id string, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return max(0, t.checkAt[id].Sub(now))
+}
+
+// checkAfter sets when the next liveness check is and returns wait.
+func (t *workTracker) checkAfter(id string, now time.Time, wait time.Duration) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	put(&t.checkAt, id, now.Add(wait))
+	return wait
+}
+
+// clearDead sets the number of failed liveness checks in a row to 0.
+func (t *workTracker) clearDead(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.dead, id)
+}
+
+// addDead counts a failed liveness check and returns how many there are in a row.
+func (t *workTracker) addDead(id string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	put(&t.dead, id, t.dead[id]+1)
+	return t.dead[id]
 }
 
 func put[V any](m *map[string]V, id string, v V) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"miren.dev/runtime/api/app"
@@ -43,10 +44,11 @@ type EnvChange struct {
 // value that cannot be set, ResourceExhausted for more than sandbox.MaxEnv
 // variables, and the errors of Deploy.
 func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange, req DeployRequest) (d *app.Deployment, changed bool, err error) {
-	for _, m := range []map[string]string{c.Set, c.SetSecret} {
-		if err := checkEnv(m); err != nil {
-			return nil, false, err
-		}
+	if err := checkEnv(c.Set, false); err != nil {
+		return nil, false, err
+	}
+	if err := checkEnv(c.SetSecret, true); err != nil {
+		return nil, false, err
 	}
 	sealed := map[string]schema.Secret{}
 	for k, v := range c.SetSecret {
@@ -109,12 +111,17 @@ func (s *Service) has(env map[string]string, secrets map[string]schema.Secret, c
 	return true
 }
 
-// checkEnv returns InvalidArgument for a variable that an app cannot have.
-func checkEnv(m map[string]string) error {
+// checkEnv returns InvalidArgument for a variable that an app cannot have. What is no
+// valid name of a secret may be a part of its value, and is not in the message.
+func checkEnv(m map[string]string, secret bool) error {
 	for k, v := range m {
 		switch {
 		case !envName.MatchString(k) || len(k) > sandbox.MaxEnvName:
-			return errs.New(errs.InvalidArgument, "%q is not a name of an environment variable", k).
+			named := strconv.Quote(k)
+			if secret {
+				named = "what was given for a secret"
+			}
+			return errs.New(errs.InvalidArgument, "%s is not a name of an environment variable", named).
 				WithHint("letters, digits and _, not a digit first, at most %d bytes", sandbox.MaxEnvName)
 		case reservedEnv[k]:
 			return errs.New(errs.InvalidArgument, "%s is set by the system", k).WithHint("a service's port is set in app.toml")

@@ -101,7 +101,21 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 		if svc.HealthPath != "" {
 			probe.Kind, probe.Path = sandbox.ProbeKindHTTP, svc.HealthPath
 		}
-		t.Ports, t.Probe = []sandbox.Port{{Name: "http", Number: port}}, probe
+		t.Ports, t.Probe, t.Live = []sandbox.Port{{Name: "http", Number: port}}, probe, liveness(svc, port)
 	}
 	return p
+}
+
+// liveness returns the check that finds hung processes of a service that listens on port, nil if it has none.
+func liveness(svc *app.Service, port int64) *sandbox.Liveness {
+	l := &sandbox.Liveness{}
+	l.SetDefaults()
+	l.Port = port
+	if c := svc.Live; c != nil {
+		if c.Off {
+			return nil
+		}
+		l.Path, l.Interval, l.Timeout, l.Failures = c.Path, c.Interval, c.Timeout, c.Failures
+	}
+	return l
 }

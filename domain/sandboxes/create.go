@@ -214,7 +214,7 @@ func OfVersion(v *sandbox.TemplateVersion, image string) sandbox.SandboxTemplate
 }
 
 // templateOf returns the template of a sandbox of a service of an app's active
-// version, except the ports and the probe.
+// version, except the ports and the checks.
 func (s *Service) templateOf(ctx context.Context, project, name, service string) (*sandbox.SandboxTemplate, error) {
 	a, err := s.Apps.Find(ctx, project, name)
 	if err != nil {
@@ -230,7 +230,7 @@ func (s *Service) templateOf(ctx context.Context, project, name, service string)
 		return nil, errs.New(errs.NotFound, "app %s has no service %q", a.Name, service)
 	}
 	t := apps.PoolFor(a, ver, &ver.Spec.Services[i]).Spec.Template
-	t.Ports, t.Probe = nil, nil
+	t.Ports, t.Probe, t.Live = nil, nil, nil
 	return &t, nil
 }
 

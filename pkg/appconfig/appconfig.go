@@ -25,6 +25,7 @@
 //	replicas = 2
 //	health_path = "/healthz"
 //	health_deadline = "30s"
+//	checks.live = { path = "/live", interval = "10s", timeout = "10s", failures = 3 } # or false: no check
 //	cpu = 0.5                        # CPUs; also "500m"
 //	memory = "512MB"
 //	pids = 1024
@@ -115,6 +116,7 @@ type Service struct {
 	PIDs           *int64
 	StopTimeout    *time.Duration
 	Env            map[string]string
+	Live           *LiveCheck
 	Volumes        []Volume // by name of the disk
 }
 
@@ -132,6 +134,15 @@ type Task struct {
 	MemoryBytes *int64
 	PIDs        *int64
 	Env         map[string]string
+}
+
+// LiveCheck is the check that finds hung processes of a service. What is nil or empty has its default.
+type LiveCheck struct {
+	Off      bool // there is none
+	Path     string
+	Interval *time.Duration
+	Timeout  *time.Duration
+	Failures *int64
 }
 
 // Volume is a disk that the sandboxes of a service mount.

@@ -38,6 +38,7 @@ port = 3000
 replicas = 2
 health_path = "/healthz"
 health_deadline = "30s"
+checks.live = { path = "/live", interval = "20s", timeout = "5s", failures = 4 }
 cpu = 0.5
 memory = "512MB"
 pids = 64
@@ -60,6 +61,7 @@ command = ["bin/once", "-v"]
 
 [services.another]
 command = ["a", "b c"]
+checks.live = false
 cpu = "250m"
 memory = "1.5GiB"
 `)
@@ -73,9 +75,10 @@ memory = "1.5GiB"
 		Env:     map[string]string{"LOG_LEVEL": "info", "DEBUG": "true", "N": "3"},
 		Services: []Service{
 			{Name: "web", Command: []string{"/bin/sh", "-c", "exec bin/server --listen"}, Port: ptr(int64(3000)), Replicas: ptr(int64(2)),
-				HealthPath: "/healthz", HealthDeadline: ptr(30 * time.Second), CPUMillis: ptr(int64(500)), MemoryBytes: ptr(int64(512 << 20)),
+				HealthPath: "/healthz", HealthDeadline: ptr(30 * time.Second),
+				Live: &LiveCheck{Path: "/live", Interval: ptr(20 * time.Second), Timeout: ptr(5 * time.Second), Failures: ptr(int64(4))}, CPUMillis: ptr(int64(500)), MemoryBytes: ptr(int64(512 << 20)),
 				PIDs: ptr(int64(64)), StopTimeout: ptr(time.Duration(0)), Env: map[string]string{"WORKERS": "4"}},
-			{Name: "another", Command: []string{"a", "b c"}, CPUMillis: ptr(int64(250)), MemoryBytes: ptr(int64(3 << 29))},
+			{Name: "another", Command: []string{"a", "b c"}, Live: &LiveCheck{Off: true}, CPUMillis: ptr(int64(250)), MemoryBytes: ptr(int64(3 << 29))},
 		},
 		Tasks: []Task{
 			{Name: "nightly", Command: []string{"/bin/sh", "-c", "exec bin/nightly"}, Schedule: "30 3 * * *", TimeZone: "Europe/Berlin", Overlap: "replace",
@@ -109,6 +112,10 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"too little memory", "[services.web]\nmemory = \"1MB\"\n", "at least 32MiB", ""},
 		{"cpu", "[services.web]\ncpu = \"fast\"\n", "number of CPUs", ""},
 		{"too little cpu", "[services.web]\ncpu = 0\n", "between 0.01", ""},
+		{"live check", "[services.web]\nchecks.live = 3\n", "app.toml:2: services.web.checks.live must be false (no check) or a table, not an integer", ""},
+		{"path of the live check", "[services.web.checks.live]\npath = \"x\"\n", "must begin with /", ""},
+		{"timeout of the live check", "[services.web.checks.live]\ntimeout = \"1h\"\n", "must be between 1s and 30s", ""},
+		{"unknown check", "[services.web.checks]\nlife = false\n", `unknown key "services.web.checks.life"`, `did you mean "services.web.checks.live"?`},
 		{"health path", "[services.web]\nhealth_path = \"healthz\"\n", "must begin with /", ""},
 		{"empty command", "[services.web]\ncommand = \" \"\n", "services.web.command is empty", ""},
 		{"command", "[services.web]\ncommand = 3\n", "must be a list of strings", ""},

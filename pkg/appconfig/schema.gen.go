@@ -45,6 +45,16 @@ const (
 	MaxReplicas = 1000
 	// MinDeadline: Shortest time in which a probe must succeed first.
 	MinDeadline = 1 * time.Second
+	// MinLiveInterval: Shortest time between liveness checks.
+	MinLiveInterval = 1 * time.Second
+	// MaxLiveInterval: Longest time between liveness checks.
+	MaxLiveInterval = 10 * time.Minute
+	// MinLiveTimeout: Shortest time for the answer to a liveness check.
+	MinLiveTimeout = 1 * time.Second
+	// MaxLiveTimeout: Longest time for the answer to a liveness check.
+	MaxLiveTimeout = 30 * time.Second
+	// MaxLiveFailures: Most liveness checks that may fail in a row.
+	MaxLiveFailures = 100
 	// MinCPUMillis: Least CPU of a sandbox. (unit: thousandths of a CPU)
 	MinCPUMillis = 10
 	// MaxCPUMillis: Most CPU of a sandbox. (unit: thousandths of a CPU)

@@ -106,6 +106,7 @@ func (p *parser) service(key string, v any, s *Service) {
 		"replicas":        p.integer(&s.Replicas, 0, MaxReplicas),
 		"health_path":     p.healthPath(&s.HealthPath),
 		"health_deadline": p.duration(&s.HealthDeadline, MinDeadline, MaxHealthDeadline),
+		"checks":          p.table(table{"live": p.live(&s.Live)}),
 		"cpu":             p.cpu(&s.CPUMillis),
 		"memory":          p.memory(&s.MemoryBytes),
 		"pids":            p.integer(&s.PIDs, 1, MaxPIDs),

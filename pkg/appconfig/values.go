@@ -97,6 +97,27 @@ func (p *parser) healthPath(to *string) func(string, any) {
 	}
 }
 
+// live reads the liveness check of a service: false, or a table.
+func (p *parser) live(to **LiveCheck) func(string, any) {
+	return func(key string, v any) {
+		c := &LiveCheck{}
+		switch v := v.(type) {
+		case bool:
+			c.Off = !v
+		case map[string]any:
+			p.walk(key, v, table{
+				"path":     p.healthPath(&c.Path),
+				"interval": p.duration(&c.Interval, MinLiveInterval, MaxLiveInterval),
+				"timeout":  p.duration(&c.Timeout, MinLiveTimeout, MaxLiveTimeout),
+				"failures": p.integer(&c.Failures, 1, MaxLiveFailures),
+			})
+		default:
+			p.fail(key, "%s must be false (no check) or a table, not %s", key, typeName(v))
+		}
+		*to = c
+	}
+}
+
 func (p *parser) list(to *[]string, re *regexp.Regexp) func(string, any) {
 	return func(key string, v any) {
 		l, ok := v.([]any)
