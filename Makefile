@@ -34,7 +34,7 @@ test: ## Everything, unit to end-to-end, on the real components
 	@$(MAKE) --no-print-directory lint test-unit test-root
 	@hack/clean-check.sh after
 
-test-unit: packages ## Tests that need no root and of the toolchain only the S3 servers and etcd
+test-unit: packages ## Tests that need no root and of the toolchain only the S3 servers, etcd and pebble
 	@hack/toolchain.sh test
 	@hack/test.sh unit
 

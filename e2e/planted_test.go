@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/trace/tracetest"
+	"miren.dev/runtime/testsupport/tlstest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -41,7 +43,13 @@ func TestPlantedSecrets(t *testing.T) {
 	whsec := strings.TrimSpace(s.r(t, "", "webhook", "create", "all", recv))
 	t.Setenv("PLANTED", planted)
 	s.r(t, "", "secret", "set", "api", "--from-env", "PLANTED", "--hosts", "example.com")
-	secrets := []string{planted, strings.TrimPrefix(whsec, "whsec_"), strings.TrimPrefix(key, "e2b_")}
+	chain, private := tlstest.New(t).Issue(t, "planted.example.com")
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "cert.pem"), chain)
+	write(t, filepath.Join(dir, "key.pem"), private)
+	s.r(t, dir, "certificate", "set", "planted", "--cert", "cert.pem", "--key", "key.pem")
+	inFiles := []string{planted, strings.TrimPrefix(whsec, "whsec_"), strings.TrimPrefix(key, "e2b_")}
+	secrets := append(inFiles, strings.Split(private, "\n")[1]) // which the ingress keeps in a file
 	hidden := func(what, text string) {
 		t.Helper()
 		for i, secret := range secrets {
@@ -130,6 +138,7 @@ func TestPlantedSecrets(t *testing.T) {
 		{"sandbox", "show", box.ID}, {"sandbox", "list"}, {"execution", "show", x.ID}, {"execution", "list"}, {"execution", "result", x.ID}, {"secret", "list"},
 		{"webhook", "list"}, {"webhook", "deliveries", "all"}, {"key", "list"}, {"audit", "list", "--limit", "1000"}, {"event", "list"}, {"server", "status"},
 		{"entity", "list", "sandbox"}, {"entity", "list", "execution"}, {"entity", "list", "secret"}, {"entity", "list", "webhook"}, {"entity", "list", "api_key"},
+		{"certificate", "list"}, {"certificate", "show", "planted"}, {"entity", "list", "certificate"}, {"entity", "list", "certificate_order"},
 		{"debug", "controllers"},
 	} {
 		res := s.try(t, "", append(args, "--json")...)
@@ -162,9 +171,10 @@ func TestPlantedSecrets(t *testing.T) {
 			t.Errorf("secret %d is in a trace", i)
 		}
 	}
-	for _, secret := range secrets {
+	for _, secret := range inFiles {
 		noFileHas(t, secret, in.State(), in.RunDir)
 	}
+	noFileHas(t, secrets[len(inFiles)], in.State("logs"), in.State("pg"), in.RunDir)
 }
 
 // newWebhookSink receives webhooks, accepts all and hands their bodies on.

@@ -30,7 +30,8 @@ type faulty struct {
 	in   *instance.Instance
 }
 
-func newFaulty(t *testing.T, name string) *faulty {
+// newFaulty starts one; change changes it before.
+func newFaulty(t *testing.T, name string, change ...func(*server)) *faulty {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(bin, "runtime-faults")); err != nil {
 		t.Fatal("bin/runtime-faults is not built (hack/build.sh --faults):", err)
@@ -42,6 +43,9 @@ func newFaulty(t *testing.T, name string) *faulty {
 	f := &faulty{server: s, file: filepath.Join(t.TempDir(), "fault")}
 	// Without namespaces that are made in the background, at points of no sandbox.
 	s.exe, s.env = "runtime-faults", []string{fault.Env + "=" + f.file, "RUNTIME_NETWORK_PARKED=0"}
+	for _, c := range change {
+		c(s)
+	}
 	s.begin(t)
 	if f.in, err = instance.Find(s.state, config.DefaultRunDir()); err != nil {
 		t.Fatal(err)

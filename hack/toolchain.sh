@@ -24,7 +24,7 @@ generation=1
 
 components=(containerd cni buildkit runsc shim launch)
 # Servers that only tests start; make toolchain does not build them.
-servers=(minio versitygw etcd)
+servers=(minio versitygw etcd pebble)
 # A cluster for tests: API server and kubelet, and a containerd that serves the kubelet.
 cluster=(kubernetes containerd-cri)
 
@@ -91,6 +91,11 @@ describe() {
 		pinned=go.etcd.io/etcd/server/v3
 		packages=("$pinned")
 		binary=etcd
+		;;
+	pebble) # An ACME authority, and the name server and more that it validates with.
+		module=hack/toolchain/pebble
+		pinned=github.com/letsencrypt/pebble/v2
+		packages=("$pinned/cmd/pebble" "$pinned/cmd/pebble-challtestsrv")
 		;;
 	kubernetes)
 		module=hack/toolchain/kubernetes

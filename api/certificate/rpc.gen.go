@@ -88,6 +88,49 @@ func (x *CertificateResponse) Validate() error { return schema.Validate(x) }
 func (x *CertificateResponse) ValidateFields(v *schema.Validator) {
 }
 
+// RenewRequest: Names a host for which a certificate is ordered.
+type RenewRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// The host, or the name of the order.
+	Host string `cbor:"2,keyasint" json:"host" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RenewRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RenewRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RenewRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RenewRequest) ValidateFields(v *schema.Validator) {
+	v.Required("host", x.Host != "")
+}
+
+// RenewResponse: The order of a certificate.
+type RenewResponse struct {
+	// The order, without its key.
+	Order schema.Record `cbor:"1,keyasint" json:"order" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RenewResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RenewResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RenewResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RenewResponse) ValidateFields(v *schema.Validator) {
+}
+
 // ServedCertificate: A certificate as the ingress serves it.
 type ServedCertificate struct {
 	// Its id.
@@ -175,6 +218,10 @@ type Certificates interface {
 	// Delete: Deletes a certificate. Its names are not served by HTTPS from then on.
 	// Permission: deploy, in the project of project.
 	Delete(ctx context.Context, req *CertificateRequest) error
+	// Renew: Has a certificate that is ordered for a route ordered now, although it does not
+	// expire soon or an attempt failed a moment ago. Permission: deploy, in the project of
+	// project.
+	Renew(ctx context.Context, req *RenewRequest) (*RenewResponse, error)
 	// Served: Returns the certificates with their private keys, to the ingress process and no
 	// one else. Permission: admin, in all projects.
 	Served(ctx context.Context, req *ServedRequest) (*ServedResponse, error)
@@ -191,6 +238,10 @@ type CertificatesClient interface {
 	// Delete: Deletes a certificate. Its names are not served by HTTPS from then on.
 	// Permission: deploy, in the project of project.
 	Delete(ctx context.Context, req *CertificateRequest) error
+	// Renew: Has a certificate that is ordered for a route ordered now, although it does not
+	// expire soon or an attempt failed a moment ago. Permission: deploy, in the project of
+	// project.
+	Renew(ctx context.Context, req *RenewRequest) (*RenewResponse, error)
 	// Served: Returns the certificates with their private keys, to the ingress process and no
 	// one else. Permission: admin, in all projects.
 	Served(ctx context.Context, req *ServedRequest) (*ServedResponse, error)
@@ -211,6 +262,14 @@ func (c clientCertificates) Set(ctx context.Context, req *SetCertificateRequest)
 
 func (c clientCertificates) Delete(ctx context.Context, req *CertificateRequest) error {
 	return c.conn.Call(ctx, &methodCertificatesDelete.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientCertificates) Renew(ctx context.Context, req *RenewRequest) (*RenewResponse, error) {
+	resp := new(RenewResponse)
+	if err := c.conn.Call(ctx, &methodCertificatesRenew.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
 }
 
 func (c clientCertificates) Served(ctx context.Context, req *ServedRequest) (*ServedResponse, error) {
@@ -263,6 +322,27 @@ var methodCertificatesDelete = &rpc.Method{
 	},
 }
 
+var methodCertificatesRenew = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "certificate.Certificates", Name: "Renew", Full: "certificate.Certificates/Renew", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RenewRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RenewRequest)
+		return rpc.Subject{Kind: "certificate", ID: string(r.Host)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(RenewRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Certificates).Renew(ctx, req)
+	},
+}
+
 var methodCertificatesServed = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "certificate.Certificates", Name: "Served", Full: "certificate.Certificates/Served", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
@@ -280,6 +360,7 @@ var methodCertificatesServed = &rpc.Method{
 var CertificatesService = &rpc.Service{Name: "certificate.Certificates", Methods: []*rpc.Method{
 	methodCertificatesSet,
 	methodCertificatesDelete,
+	methodCertificatesRenew,
 	methodCertificatesServed,
 }}
 

@@ -19,16 +19,91 @@ const (
 	MaxKey = 16384
 	// MaxNames: Most names of a certificate.
 	MaxNames = 100
+	// MaxOrders: Most certificates of a project that are ordered for its routes.
+	MaxOrders = 500
+	// FirstRetry: Time before an order is attempted again; it doubles with each further
+	// failure, and varies by a fifth.
+	FirstRetry = 2 * time.Minute
+	// MaxRetry: Longest time before another attempt.
+	MaxRetry = 24 * time.Hour
+	// AttemptTimeout: Longest time of an attempt.
+	AttemptTimeout = 5 * time.Minute
 )
 
 // Names of the kinds.
 const (
-	KindCertificate = "certificate"
+	KindCertificate      = "certificate"
+	KindCertificateOrder = "certificate_order"
+	KindAcmeAccount      = "acme_account"
 )
 
 // Kinds lists the kinds of this domain.
 var Kinds = []*schema.Kind{
 	CertificateKind,
+	CertificateOrderKind,
+	AcmeAccountKind,
+}
+
+// OrderPhase is an enum. Phase of the order of a certificate.
+type OrderPhase string
+
+// Values of OrderPhase.
+const (
+	OrderPhaseWaiting  OrderPhase = "waiting"  // It is to be ordered, at next_attempt if an attempt failed.
+	OrderPhaseOrdering OrderPhase = "ordering" // A server orders it.
+	OrderPhaseIssued   OrderPhase = "issued"   // The certificate was issued, and is ordered again at renew_at.
+	OrderPhaseRefused  OrderPhase = "refused"  // This installation cannot order it.
+)
+
+// Valid reports whether e is one of the values.
+func (e OrderPhase) Valid() bool {
+	switch e {
+	case OrderPhaseWaiting,
+		OrderPhaseOrdering,
+		OrderPhaseIssued,
+		OrderPhaseRefused:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (OrderPhase) Choices() []string { return []string{"waiting", "ordering", "issued", "refused"} }
+
+// Challenge: What shows an authority that a name is ours.
+type Challenge struct {
+	// http-01, tls-alpn-01 or dns-01.
+	Type string `cbor:"1,keyasint" json:"type" schema:"required"`
+	// The name, without *.
+	Host string `cbor:"2,keyasint" json:"host" schema:"required"`
+	// What the authority asks for.
+	Token string `cbor:"3,keyasint" json:"token" schema:"required"`
+	// What it is answered. It is public.
+	Answer string `cbor:"4,keyasint" json:"answer" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Challenge) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Challenge) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Challenge) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Challenge) ValidateFields(v *schema.Validator) {
+	v.Required("type", x.Type != "")
+	v.Required("host", x.Host != "")
+	v.Required("token", x.Token != "")
+	if x.Token != "" {
+		v.MaxLen("token", len(x.Token), 512)
+	}
+	v.Required("answer", x.Answer != "")
+	if x.Answer != "" {
+		v.MaxLen("answer", len(x.Answer), 1024)
+	}
 }
 
 // Certificate: A certificate with which the ingress serves its names by HTTPS. Its
@@ -57,6 +132,8 @@ type CertificateSpec struct {
 	NotAfter time.Time `cbor:"7,keyasint" json:"not_after" schema:"required"`
 	// Time at which it was set.
 	ChangedAt time.Time `cbor:"8,keyasint" json:"changed_at" schema:"required"`
+	// The order by which it came; absent: it was set by a user.
+	Order id.CertificateOrder `cbor:"9,keyasint,omitempty" json:"order,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -85,6 +162,9 @@ func (x *CertificateSpec) ValidateFields(v *schema.Validator) {
 	v.Required("not_before", !x.NotBefore.IsZero())
 	v.Required("not_after", !x.NotAfter.IsZero())
 	v.Required("changed_at", !x.ChangedAt.IsZero())
+	if x.Order != "" {
+		v.Ref("order", string(x.Order))
+	}
 }
 
 // CertificateStatus: what is known of a certificate.
@@ -115,6 +195,7 @@ const (
 	CertificateAttrNotBefore   = "spec.not_before"
 	CertificateAttrNotAfter    = "spec.not_after"
 	CertificateAttrChangedAt   = "spec.changed_at"
+	CertificateAttrOrder       = "spec.order"
 )
 
 // NewCertificate returns a certificate with every default applied.
@@ -149,6 +230,10 @@ func (o *Certificate) UnmarshalJSON(b []byte) error { return schema.DecodeObject
 
 // Extract adds what the store indexes or enforces of o.
 func (o *Certificate) Extract(e *schema.Extracted) {
+	if o.Spec.Order != "" {
+		e.AddIndex("spec.order", schema.EncodeIndexString(string(o.Spec.Order)))
+		e.AddRef("spec.order", "certificate_order", schema.ID(o.Spec.Order), schema.Cascade)
+	}
 }
 
 // CertificateKind describes the kind certificate.
@@ -176,6 +261,7 @@ var CertificateKind = &schema.Kind{
 		{Path: "spec.not_before", Number: 6, Type: "time", Doc: "Time from which it is valid.", Required: true},
 		{Path: "spec.not_after", Number: 7, Type: "time", Doc: "Time at which it expires.", Required: true},
 		{Path: "spec.changed_at", Number: 8, Type: "time", Doc: "Time at which it was set.", Required: true},
+		{Path: "spec.order", Number: 9, Type: "ref certificate_order", Doc: "The order by which it came; absent: it was set by a user.", Indexed: true},
 	},
 	Columns: []schema.Column{
 		{Title: "NAMES", Value: func(obj schema.Object, _ time.Time) string {
@@ -188,6 +274,378 @@ var CertificateKind = &schema.Kind{
 		}},
 		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*Certificate)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// CertificateOrder: The order of a certificate from an authority by ACME, for the host of
+// a route. It stays as long as the route, and orders the certificate again before it
+// expires.
+type CertificateOrder struct {
+	schema.Meta
+	Spec   CertificateOrderSpec   `json:"spec"`
+	Status CertificateOrderStatus `json:"status"`
+}
+
+// CertificateOrderSpec: what is wanted of a certificate_order.
+type CertificateOrderSpec struct {
+	// Host name in lower case: exact, or *.SUFFIX.
+	Host string `cbor:"1,keyasint" json:"host" schema:"required"`
+	// How often somebody asked for a new attempt. (default 0)
+	Requests int64 `cbor:"2,keyasint" json:"requests"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *CertificateOrderSpec) SetDefaults() {
+	x.Requests = 0
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *CertificateOrderSpec) UnmarshalCBOR(b []byte) error {
+	type plain CertificateOrderSpec
+	*x = CertificateOrderSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x CertificateOrderSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *CertificateOrderSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *CertificateOrderSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *CertificateOrderSpec) ValidateFields(v *schema.Validator) {
+	v.Required("host", x.Host != "")
+	if x.Host != "" {
+		v.MaxLen("host", len(x.Host), 253)
+	}
+}
+
+// CertificateOrderStatus: what is known of a certificate_order.
+type CertificateOrderStatus struct {
+	// Its phase. (default waiting)
+	Phase OrderPhase `cbor:"1,keyasint" json:"phase"`
+	// Attempts in a row that failed. (default 0)
+	Attempts int64 `cbor:"2,keyasint" json:"attempts"`
+	// Requests for an attempt that were seen. (default 0)
+	Requests int64 `cbor:"3,keyasint" json:"requests"`
+	// Why the last attempt failed.
+	Message string `cbor:"4,keyasint,omitempty" json:"message,omitempty"`
+	// Time at which the last attempt began.
+	LastAttempt *time.Time `cbor:"5,keyasint,omitempty" json:"last_attempt,omitempty"`
+	// Time of the next attempt after one that failed.
+	NextAttempt *time.Time `cbor:"6,keyasint,omitempty" json:"next_attempt,omitempty"`
+	// Time at which the certificate is ordered again.
+	RenewAt *time.Time `cbor:"7,keyasint,omitempty" json:"renew_at,omitempty"`
+	// Node whose server orders it.
+	Server string `cbor:"8,keyasint,omitempty" json:"server,omitempty"`
+	// Time from which another server may take the order over.
+	ServerUntil *time.Time `cbor:"9,keyasint,omitempty" json:"server_until,omitempty"`
+	// URL of the authority at which it is or was ordered.
+	Directory string `cbor:"10,keyasint,omitempty" json:"directory,omitempty"`
+	// URL of the order at the authority.
+	URL string `cbor:"11,keyasint,omitempty" json:"url,omitempty"`
+	// The private key of the certificate that is being ordered, encrypted.
+	Key *schema.Secret `cbor:"12,keyasint,omitempty" json:"key,omitempty"`
+	// What the ingress answers to the authority.
+	Challenges []Challenge `cbor:"13,keyasint,omitempty" json:"challenges,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *CertificateOrderStatus) SetDefaults() {
+	x.Phase = OrderPhaseWaiting
+	x.Attempts = 0
+	x.Requests = 0
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *CertificateOrderStatus) UnmarshalCBOR(b []byte) error {
+	type plain CertificateOrderStatus
+	*x = CertificateOrderStatus{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x CertificateOrderStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *CertificateOrderStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *CertificateOrderStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *CertificateOrderStatus) ValidateFields(v *schema.Validator) {
+	schema.CheckEnum(v, "phase", x.Phase)
+	if x.Message != "" {
+		v.MaxLen("message", len(x.Message), 1000)
+	}
+	if x.Key != nil {
+		v.Secret("key", *x.Key)
+	}
+	for i := range x.Challenges {
+		v.InElem("challenges", i, &x.Challenges[i])
+	}
+}
+
+// Attributes of CertificateOrder.
+const (
+	CertificateOrderAttrHost           = "spec.host"
+	CertificateOrderAttrRequests       = "spec.requests"
+	CertificateOrderAttrPhase          = "status.phase"
+	CertificateOrderAttrAttempts       = "status.attempts"
+	CertificateOrderAttrStatusRequests = "status.requests"
+	CertificateOrderAttrMessage        = "status.message"
+	CertificateOrderAttrLastAttempt    = "status.last_attempt"
+	CertificateOrderAttrNextAttempt    = "status.next_attempt"
+	CertificateOrderAttrRenewAt        = "status.renew_at"
+	CertificateOrderAttrServer         = "status.server"
+	CertificateOrderAttrServerUntil    = "status.server_until"
+	CertificateOrderAttrDirectory      = "status.directory"
+	CertificateOrderAttrURL            = "status.url"
+	CertificateOrderAttrKey            = "status.key"
+	CertificateOrderAttrChallenges     = "status.challenges"
+)
+
+// NewCertificateOrder returns a certificate_order with every default applied.
+func NewCertificateOrder() *CertificateOrder {
+	o := new(CertificateOrder)
+	o.Spec.SetDefaults()
+	o.Status.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *CertificateOrder) GetID() id.CertificateOrder { return id.CertificateOrder(o.ID) }
+
+// EntityKind returns CertificateOrderKind.
+func (o *CertificateOrder) EntityKind() *schema.Kind { return CertificateOrderKind }
+
+// SpecPtr returns &o.Spec.
+func (o *CertificateOrder) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *CertificateOrder) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *CertificateOrder) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o CertificateOrder) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *CertificateOrder) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *CertificateOrder) Extract(e *schema.Extracted) {
+	if o.Spec.Host != "" {
+		e.AddUnique("spec.host", schema.EncodeIndexString(o.Spec.Host), true)
+	}
+}
+
+// CertificateOrderKind describes the kind certificate_order.
+var CertificateOrderKind = &schema.Kind{
+	Name: "certificate_order", Plural: "certificate_orders", Prefix: "cord", Domain: "certificate",
+	Doc:          "The order of a certificate from an authority by ACME, for the host of a route. It stays as long as the route, and orders the certificate again before it expires.",
+	Scope:        schema.ScopeProject,
+	Short:        []string{"cord"},
+	NameRequired: true,
+	New:          func() schema.Object { return NewCertificateOrder() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewCertificateOrder()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode: schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) {
+		return schema.ExtractRecord(r, NewCertificateOrder())
+	},
+	Attrs: []schema.Attr{
+		{Path: "spec.host", Number: 1, Type: "string", Doc: "Host name in lower case: exact, or *.SUFFIX.", Required: true, Unique: true},
+		{Path: "spec.requests", Number: 2, Type: "int", Doc: "How often somebody asked for a new attempt.", Default: "0"},
+		{Path: "status.phase", Number: 1, Type: "enum order_phase", Doc: "Its phase.", Default: "waiting", Choices: []string{"waiting", "ordering", "issued", "refused"}},
+		{Path: "status.attempts", Number: 2, Type: "int", Doc: "Attempts in a row that failed.", Default: "0"},
+		{Path: "status.requests", Number: 3, Type: "int", Doc: "Requests for an attempt that were seen.", Default: "0"},
+		{Path: "status.message", Number: 4, Type: "string", Doc: "Why the last attempt failed."},
+		{Path: "status.last_attempt", Number: 5, Type: "time", Doc: "Time at which the last attempt began."},
+		{Path: "status.next_attempt", Number: 6, Type: "time", Doc: "Time of the next attempt after one that failed."},
+		{Path: "status.renew_at", Number: 7, Type: "time", Doc: "Time at which the certificate is ordered again."},
+		{Path: "status.server", Number: 8, Type: "string", Doc: "Node whose server orders it."},
+		{Path: "status.server_until", Number: 9, Type: "time", Doc: "Time from which another server may take the order over."},
+		{Path: "status.directory", Number: 10, Type: "string", Doc: "URL of the authority at which it is or was ordered."},
+		{Path: "status.url", Number: 11, Type: "string", Doc: "URL of the order at the authority."},
+		{Path: "status.key", Number: 12, Type: "secret", Doc: "The private key of the certificate that is being ordered, encrypted."},
+		{Path: "status.challenges", Number: 13, Type: "list of component challenge", Doc: "What the ingress answers to the authority."},
+	},
+	Columns: []schema.Column{
+		{Title: "HOST", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*CertificateOrder)
+			return schema.Cell(o.Spec.Host)
+		}},
+		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*CertificateOrder)
+			return schema.Cell(o.Status.Phase)
+		}},
+		{Title: "NEXT", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*CertificateOrder)
+			if o.Status.NextAttempt == nil {
+				return ""
+			}
+			return schema.Cell(o.Status.NextAttempt)
+		}},
+		{Title: "RENEW", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*CertificateOrder)
+			if o.Status.RenewAt == nil {
+				return ""
+			}
+			return schema.Cell(o.Status.RenewAt)
+		}},
+		{Title: "MESSAGE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*CertificateOrder)
+			return schema.Cell(o.Status.Message)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*CertificateOrder)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// AcmeAccount: The account of this installation at an authority.
+type AcmeAccount struct {
+	schema.Meta
+	Spec   AcmeAccountSpec   `json:"spec"`
+	Status AcmeAccountStatus `json:"status"`
+}
+
+// AcmeAccountSpec: what is wanted of a acme_account.
+type AcmeAccountSpec struct {
+	// URL of the authority.
+	Directory string `cbor:"1,keyasint" json:"directory" schema:"required"`
+	// Private key of the account, encrypted.
+	Key schema.Secret `cbor:"2,keyasint" json:"key" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AcmeAccountSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AcmeAccountSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AcmeAccountSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AcmeAccountSpec) ValidateFields(v *schema.Validator) {
+	v.Required("directory", x.Directory != "")
+	v.Required("key", !x.Key.IsZero())
+	if !x.Key.IsZero() {
+		v.Secret("key", x.Key)
+	}
+}
+
+// AcmeAccountStatus: what is known of a acme_account.
+type AcmeAccountStatus struct {
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AcmeAccountStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AcmeAccountStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AcmeAccountStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AcmeAccountStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of AcmeAccount.
+const (
+	AcmeAccountAttrDirectory = "spec.directory"
+	AcmeAccountAttrKey       = "spec.key"
+)
+
+// NewAcmeAccount returns a acme_account with every default applied.
+func NewAcmeAccount() *AcmeAccount {
+	o := new(AcmeAccount)
+	return o
+}
+
+// GetID returns the typed id.
+func (o *AcmeAccount) GetID() id.AcmeAccount { return id.AcmeAccount(o.ID) }
+
+// EntityKind returns AcmeAccountKind.
+func (o *AcmeAccount) EntityKind() *schema.Kind { return AcmeAccountKind }
+
+// SpecPtr returns &o.Spec.
+func (o *AcmeAccount) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *AcmeAccount) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *AcmeAccount) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o AcmeAccount) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *AcmeAccount) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *AcmeAccount) Extract(e *schema.Extracted) {
+	if o.Spec.Directory != "" {
+		e.AddIndex("spec.directory", schema.EncodeIndexString(o.Spec.Directory))
+		e.AddUnique("spec.directory", schema.EncodeIndexString(o.Spec.Directory), false)
+	}
+}
+
+// AcmeAccountKind describes the kind acme_account.
+var AcmeAccountKind = &schema.Kind{
+	Name: "acme_account", Plural: "acme_accounts", Prefix: "acme", Domain: "certificate",
+	Doc:   "The account of this installation at an authority.",
+	Scope: schema.ScopeCluster,
+	New:   func() schema.Object { return NewAcmeAccount() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewAcmeAccount()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewAcmeAccount()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.directory", Number: 1, Type: "string", Doc: "URL of the authority.", Required: true, Indexed: true, Unique: true},
+		{Path: "spec.key", Number: 2, Type: "secret", Doc: "Private key of the account, encrypted.", Required: true},
+	},
+	Columns: []schema.Column{
+		{Title: "DIRECTORY", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*AcmeAccount)
+			return schema.Cell(o.Spec.Directory)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*AcmeAccount)
 			return schema.CellAge(o.CreatedAt, now)
 		}},
 	},

@@ -8,6 +8,12 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
+// AcmeAccount is the id of an entity of kind acme_account ("acme-" and 16 characters).
+type AcmeAccount string
+
+// NewAcmeAccount returns a fresh random id.
+func NewAcmeAccount() AcmeAccount { return AcmeAccount(schema.NewID("acme")) }
+
 // APIKey is the id of an entity of kind api_key ("key-" and 16 characters).
 type APIKey string
 
@@ -37,6 +43,12 @@ type Certificate string
 
 // NewCertificate returns a fresh random id.
 func NewCertificate() Certificate { return Certificate(schema.NewID("cert")) }
+
+// CertificateOrder is the id of an entity of kind certificate_order ("cord-" and 16 characters).
+type CertificateOrder string
+
+// NewCertificateOrder returns a fresh random id.
+func NewCertificateOrder() CertificateOrder { return CertificateOrder(schema.NewID("cord")) }
 
 // ClientCertificate is the id of an entity of kind client_certificate ("ccert-" and 16 characters).
 type ClientCertificate string

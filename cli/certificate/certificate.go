@@ -3,10 +3,8 @@
 package certificate
 
 import (
-	"cmp"
 	"context"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,12 +17,11 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
-	"miren.dev/runtime/pkg/schema"
 )
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("certificate", "Serve hosts by HTTPS", newSet(e), newList(e), newShow(e), newDelete(e))
+	return command.Group("certificate", "Serve hosts by HTTPS", newSet(e), newList(e), newShow(e), newRenew(e), newDelete(e))
 }
 
 type setOptions struct {
@@ -93,26 +90,6 @@ func read(path string, limit int64) (string, error) {
 	return string(b), nil
 }
 
-func newList(e *command.Env) *cobra.Command {
-	load := func(ctx context.Context) ([]*certificate.Certificate, error) {
-		all, _, err := command.All[certificate.Certificate](ctx, e, entity.Query{})
-		slices.SortFunc(all, func(a, b *certificate.Certificate) int { return cmp.Compare(a.Name, b.Name) })
-		return all, err
-	}
-	return command.List(e, "List the certificates", []string{certificate.KindCertificate}, load, func(_ context.Context, all []*certificate.Certificate) error {
-		if len(all) == 0 && e.Terminal {
-			e.Notef("there are no certificates: r certificate set makes one\n")
-			return nil
-		}
-		var rows [][]string
-		for _, c := range all {
-			rows = append(rows, []string{c.Name, strings.Join(c.Spec.Names, ","), state(e, c), schema.CellAge(c.Spec.ChangedAt, time.Now())})
-		}
-		e.Table([]string{"NAME", "HOSTS", "STATE", "SET"}, rows)
-		return nil
-	})
-}
-
 // soon is the rest of a certificate's life in which its state is marked.
 const soon = 14 * 24 * time.Hour
 
@@ -131,41 +108,9 @@ func state(e *command.Env, c *certificate.Certificate) string {
 	}
 }
 
-func newShow(e *command.Env) *cobra.Command {
-	return &cobra.Command{
-		Use:               "show NAME",
-		Short:             "Show a certificate",
-		Long:              "Shows a certificate, without its key.",
-		Example:           "  r certificate show shop",
-		Args:              command.Args(1, 1, "NAME"),
-		ValidArgsFunction: command.CompleteFirst(e, certificate.CertificateKind),
-		RunE:              func(cmd *cobra.Command, args []string) error { return show(cmd.Context(), e, args[0]) },
-	}
-}
-
-func show(ctx context.Context, e *command.Env, name string) error {
-	all, _, err := command.All[certificate.Certificate](ctx, e, entity.Query{Name: name})
-	if err != nil {
-		return err
-	}
-	if len(all) == 0 {
-		return errs.New(errs.NotFound, "there is no certificate %q", name).WithHint("`r certificate list` lists those that exist")
-	}
-	c := all[0]
-	if e.JSON {
-		return e.PrintJSON(c)
-	}
-	e.Table(nil, [][]string{
-		{"certificate", c.Name}, {"hosts", strings.Join(c.Spec.Names, ", ")}, {"state", state(e, c)}, {"issuer", c.Spec.Issuer},
-		{"valid from", c.Spec.NotBefore.Format(time.DateTime)}, {"expires", c.Spec.NotAfter.Format(time.DateTime)},
-		{"sha256", c.Spec.Fingerprint}, {"set", schema.CellAge(c.Spec.ChangedAt, time.Now())},
-	})
-	return nil
-}
-
 func newDelete(e *command.Env) *cobra.Command {
 	return command.Delete(e, certificate.CertificateKind, "certificate", "Delete a certificate",
-		"Deletes a certificate. From then on its hosts are not served by HTTPS, unless another one is for them.",
+		"Deletes a certificate. From then on its hosts are not served by HTTPS, unless another one is for them. One that the\nserver orders for a route is ordered again at once.",
 		func(ctx context.Context, c *rpc.Client, name string) error {
 			return certificate.NewCertificatesClient(c).Delete(ctx, &certificate.CertificateRequest{Project: e.Project(), Certificate: name})
 		})

@@ -1,7 +1,8 @@
 // Package certificates has the operations on the certificates of hosts.
 //
-//	Set, Delete   what users do
-//	Served        what the ingress serves with
+//	Set, Delete            what users do
+//	Served                 what the ingress serves with
+//	Wanted, Issue, Renew   certificates that are ordered for routes
 //
 // A private key leaves the store by Served only.
 package certificates

@@ -110,7 +110,7 @@ func (s *Service) rival(ctx context.Context, project schema.ID, host string, bef
 		return "", err
 	}
 	for _, c := range list {
-		if !older(&c.Meta) {
+		if !older(&c.Meta) || c.Spec.Order != "" { // one that was ordered for a route goes with it
 			continue
 		}
 		for _, n := range c.Spec.Names {

@@ -23,6 +23,9 @@ var checks = map[string]func(string) error{
 	"ingress.https_address":   CheckListen,
 	"ingress.local_domains":   checkHost,
 	"ingress.trusted_proxies": checkAnyNetwork,
+	"acme.ca_file":            checkAbsolute,
+	"acme.challenges":         checkChallenge,
+	"acme.domains":            checkHost,
 	"metrics.address":         CheckListen,
 	"webhooks.allow":          checkAnyNetwork,
 }
@@ -39,6 +42,13 @@ func checkCABundle(s string) error {
 		return nil
 	}
 	return fmt.Errorf("%q is neither auto, none nor an absolute path", s)
+}
+
+func checkChallenge(s string) error {
+	if s == "http-01" || s == "tls-alpn-01" || s == "dns-01" {
+		return nil
+	}
+	return fmt.Errorf("%q is none of http-01, tls-alpn-01 and dns-01", s)
 }
 
 // CheckListen accepts host:port with a host that is empty, an address or a name.

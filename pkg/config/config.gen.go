@@ -26,6 +26,7 @@ type Config struct {
 	Docker       Docker        // The Docker engine that runs sandboxes, with node.driver docker.
 	Network      Network       // Network of sandboxes and build steps.
 	Ingress      Ingress       // HTTP from outside to apps.
+	Acme         Acme          // Certificates that are ordered for the hosts of routes, by ACME.
 	Deploy       Deploy        // Deployments.
 	Build        Build         // Builds.
 	Logs         Logs          // Output of apps and builds.
@@ -123,6 +124,16 @@ type Ingress struct {
 	TrustedProxies []string      // Networks of proxies in front of the ingress (10.1.0.0/16, fd00::/64). Their X-Forwarded-* and Forwarded headers are believed; those of others are replaced.
 	AccessLogBytes int64         // Disk that the access log (logs/access.log, a line of JSON for each request) may use; 0: none is written.
 	AccessLogQuery bool          // Write the values of queries into the access log; otherwise only the names of parameters, since values may be secret.
+}
+
+// Acme: Certificates that are ordered for the hosts of routes, by ACME (docs/ingress.md).
+type Acme struct {
+	Directory  string   // URL of the authority's directory, such as https://acme-v02.api.letsencrypt.org/directory; who sets it agrees to its terms of service. Empty: no certificates are ordered, and those that were are not renewed.
+	Email      string   // Address to which the authority sends warnings; empty: none.
+	CAFile     string   // File with the certificates of the authority that signs those of the directory's server, in PEM; empty: those of the machine.
+	Challenges []string // How to show the authority that a host is ours: http-01, tls-alpn-01 or dns-01; after a failure the next one. Empty: http-01, and tls-alpn-01 with ingress.https_address. For wildcards it is always dns-01.
+	DNSCommand []string // Command for dns-01, and its arguments. It is called with three more: present or cleanup, the name of a TXT record, and its value. Empty: no dns-01, so no wildcards.
+	Domains    []string // Domains for whose hosts certificates are ordered, for names that are not public too; empty: all public names.
 }
 
 // Deploy: Deployments.
@@ -316,6 +327,20 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.AccessLogBytes }},
 	{Path: "ingress.access_log_query", Type: "bool", Default: "false", Doc: "Write the values of queries into the access log; otherwise only the names of parameters, since values may be secret.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.AccessLogQuery }},
+	{Path: "acme.directory", Type: "string", Default: "", Doc: "URL of the authority's directory, such as https://acme-v02.api.letsencrypt.org/directory; who sets it agrees to its terms of service. Empty: no certificates are ordered, and those that were are not renewed.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^https://"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Acme.Directory }},
+	{Path: "acme.email", Type: "string", Default: "", Doc: "Address to which the authority sends warnings; empty: none.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^[^@\\s]+@[^@\\s]+$"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Acme.Email }},
+	{Path: "acme.ca_file", Type: "string", Default: "", Doc: "File with the certificates of the authority that signs those of the directory's server, in PEM; empty: those of the machine.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Acme.CAFile }},
+	{Path: "acme.challenges", Type: "list", Default: "", Doc: "How to show the authority that a host is ours: http-01, tls-alpn-01 or dns-01; after a failure the next one. Empty: http-01, and tls-alpn-01 with ingress.https_address. For wildcards it is always dns-01.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Acme.Challenges }},
+	{Path: "acme.dns_command", Type: "list", Default: "", Doc: "Command for dns-01, and its arguments. It is called with three more: present or cleanup, the name of a TXT record, and its value. Empty: no dns-01, so no wildcards.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Acme.DNSCommand }},
+	{Path: "acme.domains", Type: "list", Default: "", Doc: "Domains for whose hosts certificates are ordered, for names that are not public too; empty: all public names.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Acme.Domains }},
 	{Path: "deploy.bake", Type: "duration", Default: "10s", Doc: "How long a new version must hold with the traffic before the old one is stopped. If one of its processes ends or its probe fails, the old one serves again; 0s: the old one is stopped at once.", Unit: "", Min: "0s", Max: "1h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Deploy.Bake }},
 	{Path: "build.on_demand", Type: "bool", Default: "true", Doc: "BuildKit is started for a build.", Unit: "", Min: "", Max: "",

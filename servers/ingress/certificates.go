@@ -28,9 +28,6 @@ type Certificate struct {
 
 const certificatesMagic = "runtime-ingress-certificates 1 "
 
-// acmePath is the path at which authorities look for challenges, by HTTP.
-const acmePath = "/.well-known/acme-challenge/"
-
 // certificateSet maps names to certificates. It is immutable.
 type certificateSet map[string]*tls.Certificate // by name: exact or *.suffix
 
@@ -181,8 +178,9 @@ func (k *keyring) tlsConfig() *tls.Config {
 		MinVersion: tls.VersionTLS12,
 		// http.Server sets HTTP/2 up once: without h2 here it would not, if it
 		// served a plain listener first.
-		NextProtos:     []string{"h2", "http/1.1"},
-		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return k.find(h.ServerName), nil },
+		NextProtos:         []string{"h2", "http/1.1"},
+		GetConfigForClient: k.in.challengeConfig,
+		GetCertificate:     func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return k.find(h.ServerName), nil },
 	}
 }
 

@@ -67,6 +67,7 @@ func newFollower(in *Ingress) *follower {
 	watch(f, f.apps, appOf)
 	watch(f, f.routes, routeOf)
 	informer.Of[certificate.Certificate](f.informers).Handle(func(informer.Change[*certificate.Certificate]) { in.keys.refresh() })
+	informer.Of[certificate.CertificateOrder](f.informers).Handle(in.challenges.changed)
 	watch(f, f.sandboxes, sandboxOf)
 	f.informers.OnAdvance(f.advance)
 	if reg := in.cfg.Registerer; reg != nil {

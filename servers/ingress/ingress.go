@@ -16,18 +16,19 @@ import (
 
 // Ingress is the HTTP data plane.
 type Ingress struct {
-	cfg      Config
-	metrics  *metrics
-	registry *registry
-	table    atomic.Pointer[table]
-	follower *follower
-	tunnels  tunnels
-	keys     *keyring
-	access   *accessLog // nil: none
-	started  time.Time
-	conns    atomic.Int64  // number of clients' connections, tunnels included
-	stopping chan struct{} // closed when requests should stop waiting
-	addrs    chan []net.Addr
+	cfg        Config
+	metrics    *metrics
+	registry   *registry
+	table      atomic.Pointer[table]
+	follower   *follower
+	tunnels    tunnels
+	keys       *keyring
+	challenges challenges
+	access     *accessLog // nil: none
+	started    time.Time
+	conns      atomic.Int64  // number of clients' connections, tunnels included
+	stopping   chan struct{} // closed when requests should stop waiting
+	addrs      chan []net.Addr
 
 	listeners []net.Listener
 	secure    []net.Listener // for HTTPS

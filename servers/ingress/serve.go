@@ -37,7 +37,7 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.fail(&page{Status: http.StatusMethodNotAllowed, Code: "method", Title: "This is not a forward proxy", Detail: "CONNECT is not supported."})
 		return
 	}
-	if x.checkSecure() {
+	if x.answerChallenge() || x.checkSecure() {
 		return
 	}
 	if limit := in.cfg.MaxBodyBytes; limit > 0 && x.out.length > limit {

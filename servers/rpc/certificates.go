@@ -29,6 +29,15 @@ func (h *certificateHandler) Delete(ctx context.Context, req *certificate.Certif
 	return h.certificates.Delete(ctx, req.Project, req.Certificate)
 }
 
+func (h *certificateHandler) Renew(ctx context.Context, req *certificate.RenewRequest) (*certificate.RenewResponse, error) {
+	o, err := h.certificates.Renew(ctx, req.Project, req.Host)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(o)
+	return &certificate.RenewResponse{Order: rec}, err
+}
+
 // Served answers the process of the ingress alone. Other callers are refused,
 // administrators and certificates with its role too.
 func (h *certificateHandler) Served(ctx context.Context, req *certificate.ServedRequest) (*certificate.ServedResponse, error) {

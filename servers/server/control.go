@@ -15,8 +15,10 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/dnshook"
 	"miren.dev/runtime/components/execution/traced"
 	"miren.dev/runtime/controllers/build"
+	ctlcertificate "miren.dev/runtime/controllers/certificate"
 	"miren.dev/runtime/controllers/deployment"
 	ctldisk "miren.dev/runtime/controllers/disk"
 	ctlexecution "miren.dev/runtime/controllers/execution"
@@ -136,8 +138,25 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	if c.cfg.Ingress.HTTPAddress != "" {
 		nodeSandboxes.Previews = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
 	}
+	orders := &ctlcertificate.Orders{
+		Store: c.store, Certificates: c.deps.Certificates, Sealer: c.sealer, Server: nodeID, Logger: log("certificate-order"),
+		Config: ctlcertificate.Config{Directory: c.cfg.Acme.Directory, Email: c.cfg.Acme.Email, CAFile: c.cfg.Acme.CAFile, Challenges: c.cfg.Acme.Challenges},
+	}
+	if len(orders.Config.Challenges) == 0 && c.cfg.Ingress.HTTPSAddress == "" {
+		orders.Config.Challenges = []string{"http-01"}
+	}
+	if len(c.cfg.Acme.DNSCommand) > 0 {
+		orders.DNS = dnshook.Hook{Command: c.cfg.Acme.DNSCommand}
+	}
+	if c.cfg.Ingress.HTTPAddress != "" {
+		orders.Ingress = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+	}
 	return []kit.Controller{
 		c.builds.Controller(),
+		(&ctlcertificate.Hosts{
+			Store: c.store, Informers: c.informers, Enabled: c.cfg.Acme.Directory != "", Domains: c.cfg.Acme.Domains, Logger: log("certificate-host"),
+		}).Controller(),
+		orders.Controller(),
 		(&deployment.Reconciler{
 			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
 			Bake:   c.cfg.Deploy.Bake,

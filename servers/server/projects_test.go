@@ -160,6 +160,9 @@ var answers = map[string]answer{
 	"certificate.Certificates/Delete": byApp(func(p, a string) *certificate.CertificateRequest {
 		return &certificate.CertificateRequest{Project: p, Certificate: a}
 	}),
+	"certificate.Certificates/Renew": byApp(func(p, a string) *certificate.RenewRequest {
+		return &certificate.RenewRequest{Project: p, Host: a}
+	}),
 	"certificate.Certificates/Served": forCluster,
 
 	"core.Users/Create": forCluster,
