@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/cli/completion"
 	"miren.dev/runtime/cli/config"
 	"miren.dev/runtime/cli/debug"
+	"miren.dev/runtime/cli/dev"
 	"miren.dev/runtime/cli/disk"
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
@@ -103,6 +104,8 @@ var commands = []entry{
 	{path: "audit", make: audit.New},
 	{path: "openapi", make: openapi.New},
 	{path: "debug", make: debug.New},
+	{path: "dev", make: dev.New},
+	{path: "dev mock", machine: true, help: "Run a mock server of the HTTP API, which executes nothing"},
 	{path: "cluster", make: cluster.New},
 	{path: "version", make: version.New},
 	{path: "completion", make: completion.New},

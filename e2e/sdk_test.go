@@ -18,60 +18,13 @@ import (
 // docs/sdk.md, and runs its examples against a server: in Python, with those of
 // docs/workspace.md, in Go, and that of TypeScript in Node.js, Deno and Bun.
 func TestSDKs(t *testing.T) {
-	need.Tools(t, "python3", "node", "npm", "bash", "go")
-	tools, runtimes := sdkScript(t, "tools"), sdkScript(t, "runtimes")
+	p := newSDKs(t)
+	runtimes := sdkScript(t, "runtimes")
 	s, url := withAPI(t, "sdk")
-	key := strings.TrimSpace(s.r(t, "", "key", "create", "sdk"))
-	blocks := func(guide, language string, want int) []string {
-		t.Helper()
-		text, err := os.ReadFile("../docs/" + guide)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := codeBlocks(string(text), language)
-		if len(found) != want {
-			t.Fatalf("%s has %d examples of %s, want %d", guide, len(found), language, want)
-		}
-		return found
-	}
-	checkout, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	run := func(name string, args ...string) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, name, args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "CHECKOUT="+checkout, "MIREN_API_URL="+url, "MIREN_API_KEY="+key,
-			"PIP_CONSTRAINT="+filepath.Join(dir, "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK=1", "DENO_NO_UPDATE_CHECK=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s %s: %v\n%s", name, strings.Join(args, " "), err, strings.ReplaceAll(string(out), key, "KEY"))
-		}
-	}
-	// The dependencies are those with which the code was checked.
-	write(t, filepath.Join(dir, "constraints.txt"), strings.Join(pinned(t, "../sdk/generate/requirements.txt"), "\n"))
-	write(t, filepath.Join(dir, "main.go"), blocks("sdk.md", "go", 1)[0])
-	run("bash", "-euxo", "pipefail", "-c", blocks("sdk.md", "sh", 1)[0])
-	if t.Failed() {
-		t.FailNow()
-	}
-	for i, example := range append(blocks("sdk.md", "python", 2), blocks("workspace.md", "python", 2)...) {
-		name := fmt.Sprintf("example%d.py", i)
-		write(t, filepath.Join(dir, name), example)
-		run("venv/bin/python", name)
-	}
-	run("go", "run", ".")
-	write(t, filepath.Join(dir, "example.mts"), blocks("sdk.md", "ts", 1)[0])
-	write(t, filepath.Join(dir, "tsconfig.json"), `{"compilerOptions": {
-		"strict": true, "target": "ES2022", "module": "NodeNext", "lib": ["ES2023", "ESNext.Disposable", "DOM"], "types": []
-	}, "files": ["example.mts"]}`)
-	run(filepath.Join(tools, "node_modules/.bin/tsc"))
-	run("node", "example.mjs")
-	run(onlyFile(t, runtimes, "node_modules/@oven/*/bin/bun"), "example.mjs")
-	run(onlyFile(t, runtimes, "node_modules/@deno/*/deno"), "run", "--no-remote", "--node-modules-dir=manual", "--allow-env", "--allow-net", "example.mjs")
+	p.url, p.key = url, strings.TrimSpace(s.r(t, "", "key", "create", "sdk"))
+	p.examples(append(guideBlocks(t, "sdk.md", "python", 2), guideBlocks(t, "workspace.md", "python", 2)...))
+	p.run(onlyFile(t, runtimes, "node_modules/@oven/*/bin/bun"), "example.mjs")
+	p.run(onlyFile(t, runtimes, "node_modules/@deno/*/deno"), "run", "--no-remote", "--node-modules-dir=manual", "--allow-env", "--allow-net", "example.mjs")
 	wait.NoError(t, "the examples have ended their sandboxes", func() error {
 		var left []map[string]any
 		if s.json(t, &left, "session", "list"); len(left) > 0 {
@@ -79,6 +32,85 @@ func TestSDKs(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// sdks is a directory in which the packages of the SDKs are installed, with the
+// examples of docs/sdk.md.
+type sdks struct {
+	t        *testing.T
+	dir      string
+	checkout string
+	url, key string // of the server that the examples use
+}
+
+// newSDKs builds and installs the packages.
+func newSDKs(t *testing.T) *sdks {
+	t.Helper()
+	need.Tools(t, "python3", "node", "npm", "bash", "go")
+	checkout, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &sdks{t: t, dir: t.TempDir(), checkout: checkout}
+	tools := sdkScript(t, "tools")
+	// The dependencies are those with which the code was checked.
+	write(t, filepath.Join(p.dir, "constraints.txt"), strings.Join(pinned(t, "../sdk/generate/requirements.txt"), "\n"))
+	write(t, filepath.Join(p.dir, "main.go"), guideBlocks(t, "sdk.md", "go", 1)[0])
+	p.run("bash", "-euxo", "pipefail", "-c", guideBlocks(t, "sdk.md", "sh", 1)[0])
+	write(t, filepath.Join(p.dir, "example.mts"), guideBlocks(t, "sdk.md", "ts", 1)[0])
+	write(t, filepath.Join(p.dir, "tsconfig.json"), `{"compilerOptions": {
+		"strict": true, "target": "ES2022", "module": "NodeNext", "lib": ["ES2023", "ESNext.Disposable", "DOM"], "types": []
+	}, "files": ["example.mts"]}`)
+	p.run(filepath.Join(tools, "node_modules/.bin/tsc"))
+	if t.Failed() {
+		t.FailNow()
+	}
+	return p
+}
+
+// run runs a program in the directory.
+func (p *sdks) run(name string, args ...string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = p.dir
+	cmd.Env = append(os.Environ(), "CHECKOUT="+p.checkout, "MIREN_API_URL="+p.url, "MIREN_API_KEY="+p.key,
+		"PIP_CONSTRAINT="+filepath.Join(p.dir, "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK=1", "DENO_NO_UPDATE_CHECK=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		text := string(out)
+		if p.key != "" {
+			text = strings.ReplaceAll(text, p.key, "KEY")
+		}
+		p.t.Errorf("%s %s: %v\n%s", name, strings.Join(args, " "), err, text)
+	}
+}
+
+// examples runs those of Python that are given, that of Go, and in Node.js that of
+// TypeScript.
+func (p *sdks) examples(python []string) {
+	p.t.Helper()
+	for i, example := range python {
+		name := fmt.Sprintf("example%d.py", i)
+		write(p.t, filepath.Join(p.dir, name), example)
+		p.run("venv/bin/python", name)
+	}
+	p.run("go", "run", ".")
+	p.run("node", "example.mjs")
+}
+
+// guideBlocks returns the examples of a guide in a language.
+func guideBlocks(t *testing.T, guide, language string, want int) []string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + guide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := codeBlocks(string(text), language)
+	if len(found) != want {
+		t.Fatalf("%s has %d examples of %s, want %d", guide, len(found), language, want)
+	}
+	return found
 }
 
 // sdkScript returns the directory that a command of hack/sdk.sh prints.

@@ -4,6 +4,7 @@ package machine
 
 import (
 	"miren.dev/runtime/cli"
+	"miren.dev/runtime/cli/devmock"
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/hostcheck"
 	"miren.dev/runtime/cli/ingress"
@@ -22,5 +23,6 @@ var Commands = cli.Machine{
 	"runner stop":       serverctl.NewRunnerStop,
 	"ingress":           ingress.New,
 	"lsvd":              lsvd.New,
+	"dev mock":          devmock.New,
 	"doctor":            doctor.WithChecks(hostcheck.Checks),
 }

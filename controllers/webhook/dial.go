@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/webhook"
-	"miren.dev/runtime/components/network/firewall"
+	"miren.dev/runtime/components/network/ranges"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -45,7 +45,7 @@ func permit(address string, allow []netip.Prefix) error {
 		return errs.New(errs.Internal, "the address of a connection: %w", err)
 	}
 	a := ap.Addr().Unmap()
-	if firewall.Metadata(a) {
+	if ranges.Metadata(a) {
 		return errRefused
 	}
 	for _, p := range allow {
@@ -53,7 +53,7 @@ func permit(address string, allow []netip.Prefix) error {
 			return nil
 		}
 	}
-	if !firewall.Public(a) {
+	if !ranges.Public(a) {
 		return errRefused
 	}
 	own, err := net.InterfaceAddrs()

@@ -35,7 +35,7 @@ type database struct {
 
 // openDatabase opens the file, which it makes if it is missing, with its folder.
 // FailedPrecondition: another process has it open.
-func openDatabase(ctx context.Context, path string, readers int, busy time.Duration) (_ *database, err error) {
+func openDatabase(ctx context.Context, path string, readers int, busy time.Duration, sync string) (_ *database, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, errs.New(errs.InvalidArgument, "path of the store: %w", err)
 	}
@@ -67,8 +67,7 @@ func openDatabase(ctx context.Context, path string, readers int, busy time.Durat
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		d.origin = fmt.Sprintf("%d/%d", st.Dev, st.Ino)
 	}
-	// What is acknowledged is durable: the WAL is synced at every commit.
-	d.one, err = sql.Open("sqlite", dsn(path, busy, "journal_mode(wal)", "synchronous(full)", "journal_size_limit(67108864)", "cache_size(-16384)"))
+	d.one, err = sql.Open("sqlite", dsn(path, busy, "journal_mode(wal)", "synchronous("+sync+")", "journal_size_limit(67108864)", "cache_size(-16384)"))
 	if err != nil {
 		return nil, mapError(err, "open the store")
 	}

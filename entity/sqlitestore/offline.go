@@ -24,7 +24,7 @@ func OpenOffline(ctx context.Context, path string, create bool) (*Offline, error
 	if _, err := os.Stat(path); !create && errors.Is(err, fs.ErrNotExist) {
 		return nil, transfer.NoStore(path)
 	}
-	db, err := openDatabase(ctx, path, 1, 10*time.Second)
+	db, err := openDatabase(ctx, path, 1, 10*time.Second, syncFull)
 	if err != nil {
 		return nil, err
 	}

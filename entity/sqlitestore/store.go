@@ -65,8 +65,11 @@ var bg = context.Background()
 
 // Config of a Store. Path and Kinds are required.
 type Config struct {
-	Path  string // of the file; its folder is made
-	Kinds []*schema.Kind
+	Path string // of the file; its folder is made
+	// NoSync loses what was acknowledged when the machine fails, though not when the
+	// process does: for a store that nobody needs afterwards.
+	NoSync bool
+	Kinds  []*schema.Kind
 	// Logger; nil: slog.Default().
 	Logger *slog.Logger
 	// Readers is how many reads run at a time; 0: 4.
@@ -91,6 +94,19 @@ type Config struct {
 	// ExpireInterval is the time between two checks for lapsed leases; 0: 500
 	// ms.
 	ExpireInterval time.Duration
+}
+
+// What is acknowledged is durable with syncFull: the WAL is synced at every commit.
+const (
+	syncFull = "full"
+	syncOff  = "off"
+)
+
+func (c *Config) sync() string {
+	if c.NoSync {
+		return syncOff
+	}
+	return syncFull
 }
 
 // Scheme begins the URL of a store: sqlite:///PATH.
@@ -151,7 +167,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	})
 	s.queue = eval.NewQueue(eval.QueueConfig{RetryFor: cfg.RetryFor, CheckClosure: s.checkClosure, Closing: s.closing, Done: s.batcherDone})
 	s.appends = records.NewQueue(records.QueueConfig{RetryFor: cfg.RetryFor, Closing: s.closing, Done: s.appenderDone})
-	if s.db, err = openDatabase(ctx, cfg.Path, cfg.Readers, cfg.RetryFor); err != nil {
+	if s.db, err = openDatabase(ctx, cfg.Path, cfg.Readers, cfg.RetryFor, cfg.sync()); err != nil {
 		return nil, err
 	}
 	if err := s.begin(ctx); err != nil {

@@ -59,6 +59,8 @@ var forbidden = map[string][]string{
 	"lsvd/...":            {"github.com/jackc/pgx", "github.com/containerd/containerd"},
 	"domain/...":          {"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/containerd/containerd"},
 	"servers/ingress":     {"github.com/jackc/pgx", "github.com/containerd/containerd"},
+	"servers/server":      {module + "servers/mock", module + "components/mock"}, // no configuration leads to the mock server
+	"servers/mock":        {"github.com/jackc/pgx", "github.com/containerd/containerd", module + "servers/server"},
 	"controllers/kit/...": {"github.com/jackc/pgx", "github.com/containerd/containerd"},
 }
 

@@ -43,7 +43,7 @@ const (
 	shutdownGrace = 5 * time.Second
 )
 
-// Config configures a Server. All fields but TLS, the rates and Metrics are required.
+// Config configures a Server. All fields but TLS, the rates, Metrics, Traces and Header are required.
 type Config struct {
 	// Authenticate returns the identity of an API key.
 	Authenticate func(ctx context.Context, key string) (rpc.Identity, error)
@@ -62,6 +62,8 @@ type Config struct {
 	Metrics prometheus.Registerer // nil: none
 	// Traces begins a span for each request, below that of the caller; nil: none.
 	Traces *trace.Tracer
+	// Header adds to the header of every answer; nil: nothing.
+	Header func(http.Header)
 }
 
 // Server serves the HTTP faces.
@@ -116,6 +118,9 @@ func (s *Server) Intercept(name string, match func(*http.Request) bool, h http.H
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if s.cfg.Header != nil {
+		s.cfg.Header(w.Header())
+	}
 	w, r = unstalled(w, r)
 	for _, i := range s.special {
 		if i.match(r) {

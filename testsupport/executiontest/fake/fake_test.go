@@ -9,7 +9,7 @@ import (
 )
 
 func TestDriver(t *testing.T) {
-	m := fake.NewMachine()
+	m := fake.NewMachineIn(t.TempDir())
 	executiontest.Run(t, &executiontest.Env{
 		Driver: m.Driver(), Image: "guest",
 		Renew: func(testing.TB) execution.Driver { return m.Driver() },

@@ -2,12 +2,15 @@ package fake
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,38 +18,39 @@ import (
 	"github.com/coder/websocket"
 
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/components/mock"
 )
 
-// program behaves as a command of the guest program and returns the exit code.
-type program func(p *process) int
-
-// program finds the function to run, or the exit code of the failure.
-func (p *process) program() (program, int) {
-	switch p.args[0] {
+// program finds what a process executes.
+func program(g *mock.Guest) (mock.Program, error) {
+	if len(g.Args) == 0 {
+		return sleep, nil // as the image's entrypoint and command do
+	}
+	switch g.Args[0] {
 	case "/bin/guest":
 	case "/etc/passwd":
-		return nil, 126
+		return nil, mock.CannotRun(g.Args[0], 126)
 	default:
-		return nil, 127
+		return nil, mock.CannotRun(g.Args[0], 127)
 	}
-	if len(p.args) < 2 || programs[p.args[1]] == nil {
-		return func(p *process) int { return 64 }, 0
+	if len(g.Args) < 2 || programs[g.Args[1]] == nil {
+		return func(*mock.Guest) int { return 64 }, nil
 	}
-	return programs[p.args[1]], 0
+	return programs[g.Args[1]], nil
 }
 
-var programs = map[string]program{
-	"echo": func(p *process) int { fmt.Fprintln(p.stdout, strings.Join(p.args[2:], " ")); return 0 },
-	"err":  func(p *process) int { fmt.Fprintln(p.stderr, strings.Join(p.args[2:], " ")); return 0 },
-	"cat": func(p *process) int {
-		if _, err := io.Copy(p.stdout, p.in); err != nil {
-			return p.fail(err.Error())
+var programs = map[string]mock.Program{
+	"echo": func(p *mock.Guest) int { fmt.Fprintln(p.Stdout, strings.Join(p.Args[2:], " ")); return 0 },
+	"err":  func(p *mock.Guest) int { fmt.Fprintln(p.Stderr, strings.Join(p.Args[2:], " ")); return 0 },
+	"cat": func(p *mock.Guest) int {
+		if _, err := io.Copy(p.Stdout, p.Stdin); err != nil {
+			return fail(p, err.Error())
 		}
 		return 0
 	},
 	"env":    env,
 	"id":     id,
-	"exit":   func(p *process) int { return p.number(2, 0) },
+	"exit":   func(p *mock.Guest) int { return number(p, 2, 0) },
 	"sleep":  sleep,
 	"stub":   stub,
 	"lines":  lines,
@@ -58,145 +62,110 @@ var programs = map[string]program{
 	"get":    get,
 	"write":  write,
 	"read":   read,
-	"signal": func(p *process) int { return 128 + p.number(2, 9) },
+	"signal": func(p *mock.Guest) int { return 128 + number(p, 2, 9) },
 	"caps":   caps,
 	"limits": limits,
 	"flood":  flood,
 }
 
-func (p *process) fail(why string) int {
-	fmt.Fprintln(p.stderr, "guest:", why)
+func fail(p *mock.Guest, why string) int {
+	fmt.Fprintln(p.Stderr, "guest:", why)
 	return 1
 }
 
-func (p *process) number(i, otherwise int) int {
-	if i < len(p.args) {
-		if n, err := strconv.Atoi(p.args[i]); err == nil {
+func number(p *mock.Guest, i, otherwise int) int {
+	if i < len(p.Args) {
+		if n, err := strconv.Atoi(p.Args[i]); err == nil {
 			return n
 		}
 	}
 	return otherwise
 }
 
-// wait waits and returns false if the process must end meanwhile.
-func (p *process) wait(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-p.term:
-	case <-p.killed:
-	}
-	return false
-}
-
-func env(p *process) int {
+func env(p *mock.Guest) int {
 	all := map[string]string{"PATH": "/bin", "FROM": "image"}
-	for _, list := range [][]string{p.box.spec().Env, p.box.claim().Env, p.env} {
-		for _, kv := range list {
-			k, v, _ := strings.Cut(kv, "=")
-			all[k] = v
-		}
-	}
-	for _, k := range keys(all) {
-		fmt.Fprintf(p.stdout, "%s=%s\n", k, all[k])
+	maps.Copy(all, p.Env())
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(p.Stdout, "%s=%s\n", k, all[k])
 	}
 	return 0
 }
 
-func (p *process) hostname() string {
-	return cmp.Or(p.box.claim().Hostname, p.box.spec().Hostname, p.box.spec().ID)
+func hostname(p *mock.Guest) string {
+	return cmp.Or(p.Claim().Hostname, p.Spec().Hostname, p.Spec().ID)
 }
 
-func id(p *process) int {
+func id(p *mock.Guest) int {
 	uid := 0
-	if u := cmp.Or(p.user, p.box.claim().User, p.box.spec().User); strings.HasPrefix(u, "app") || strings.HasPrefix(u, "1000") {
+	if u := p.User(); strings.HasPrefix(u, "app") || strings.HasPrefix(u, "1000") {
 		uid = 1000
 	}
-	p.box.mu.Lock()
-	p.box.pid++
-	pid := p.box.pid
-	p.box.mu.Unlock()
-	fmt.Fprintf(p.stdout, "uid=%d gid=%d dir=%s host=%s pid=%d\n", uid, uid, cmp.Or(p.dir, p.box.claim().WorkDir, p.box.spec().WorkDir, "/home/app"), p.hostname(), pid)
+	fmt.Fprintf(p.Stdout, "uid=%d gid=%d dir=%s host=%s pid=%d\n", uid, uid, cmp.Or(p.WorkDir(), "/home/app"), hostname(p), p.PID())
 	return 0
 }
 
-func sleep(p *process) int {
-	fmt.Fprintln(p.stdout, "sleeping")
-	if !p.wait(time.Duration(p.number(2, 3600)) * time.Second) {
-		fmt.Fprintln(p.stdout, "told to stop")
+func sleep(p *mock.Guest) int {
+	fmt.Fprintln(p.Stdout, "sleeping")
+	if !p.Wait(time.Duration(number(p, 2, 3600)) * time.Second) {
+		fmt.Fprintln(p.Stdout, "told to stop")
 	}
 	return 0
 }
 
-// idle is a sandbox without a main process.
-func idle(p *process) int {
-	select {
-	case <-p.term:
-		return 143
-	case <-p.killed:
-		return p.dies()
-	}
+func stub(p *mock.Guest) int {
+	fmt.Fprintln(p.Stdout, "sleeping")
+	<-p.Killed()
+	return p.Dies()
 }
 
-func stub(p *process) int {
-	fmt.Fprintln(p.stdout, "sleeping")
-	<-p.killed
-	return p.dies()
-}
-
-func lines(p *process) int {
-	for i := range p.number(2, 10) {
-		out := p.stdout
+func lines(p *mock.Guest) int {
+	for i := range number(p, 2, 10) {
+		out := p.Stdout
 		if i%2 == 1 {
-			out = p.stderr
+			out = p.Stderr
 		}
 		fmt.Fprintf(out, "line %d\n", i)
-		if d := p.number(3, 0); d > 0 && !p.wait(time.Duration(d)*time.Millisecond) {
-			return p.dies()
+		if d := number(p, 3, 0); d > 0 && !p.Wait(time.Duration(d)*time.Millisecond) {
+			return p.Dies()
 		}
 	}
 	return 0
 }
 
 // flood N prints N lines as fast as the reader accepts them.
-func flood(p *process) int {
-	for i := range p.number(2, 1000) {
-		if _, err := fmt.Fprintf(p.stdout, "line %d\n", i); err != nil {
+func flood(p *mock.Guest) int {
+	for i := range number(p, 2, 1000) {
+		if _, err := fmt.Fprintf(p.Stdout, "line %d\n", i); err != nil {
 			return 1
 		}
 	}
 	return 0
 }
 
-func memory(p *process) int {
-	n := p.number(2, 1024)
-	if int64(n)<<20 > p.box.memory() {
-		p.oom = true
-		return 137
+func memory(p *mock.Guest) int {
+	n := number(p, 2, 1024)
+	if int64(n)<<20 > p.Memory() {
+		return p.OutOfMemory()
 	}
-	fmt.Fprintln(p.stdout, "used", n)
-	p.wait(time.Duration(p.number(3, 0)) * time.Second)
+	fmt.Fprintln(p.Stdout, "used", n)
+	p.Wait(time.Duration(number(p, 3, 0)) * time.Second)
 	return 0
 }
 
-func forks(p *process) int {
-	n := p.number(2, 100)
-	if limit := p.box.processes() - 2; n > limit {
-		fmt.Fprintf(p.stdout, "started %d alive %d threads %d error no more again=true\n", limit, limit, limit)
+func forks(p *mock.Guest) int {
+	n := number(p, 2, 100)
+	if limit := int(p.Processes()) - 2; n > limit {
+		fmt.Fprintf(p.Stdout, "started %d alive %d threads %d error no more again=true\n", limit, limit, limit)
 	} else {
-		fmt.Fprintf(p.stdout, "started %d alive %d threads %d error <nil> again=false\n", n, n, n)
+		fmt.Fprintf(p.Stdout, "started %d alive %d threads %d error <nil> again=false\n", n, n, n)
 	}
 	return 0
 }
 
-func spin(p *process) int {
-	d := time.Duration(p.number(2, 1000)) * time.Millisecond
-	p.wait(d)
-	p.box.mu.Lock()
-	defer p.box.mu.Unlock()
-	p.box.cpu += d * time.Duration(min(1000, p.box.spec().CPUMillis)) / 1000
+func spin(p *mock.Guest) int {
+	d := time.Duration(number(p, 2, 1000)) * time.Millisecond
+	p.Wait(d)
+	p.UseCPU(d * time.Duration(min(1000, p.Spec().CPUMillis)) / 1000)
 	return 0
 }
 
@@ -229,14 +198,14 @@ func echoSocket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func serve(p *process) int {
-	port := p.number(2, 8080)
+func serve(p *mock.Guest) int {
+	port := number(p, 2, 8080)
 	c := closed(func() error { return nil })
 	ended := make(chan int, 1)
-	if p.box.address != "" {
-		l, err := net.Listen("tcp", net.JoinHostPort(p.box.address, strconv.Itoa(port)))
+	if address := p.Address(); address != "" {
+		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 		if err != nil {
-			return p.fail(err.Error())
+			return fail(p, err.Error())
 		}
 		mux := http.NewServeMux()
 		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello", r.URL.Path) })
@@ -247,92 +216,86 @@ func serve(p *process) int {
 		go srv.Serve(l)
 		c = srv.Close
 	}
-	p.box.mu.Lock()
-	over := p.box.exit != nil
-	if !over {
-		p.box.ports[port] = c
-	}
-	p.box.mu.Unlock()
-	if over {
-		c.Close()
-	}
-	fmt.Fprintln(p.stdout, "serving", port)
+	p.Listen(port, c)
+	fmt.Fprintln(p.Stdout, "serving", port)
 	select {
 	case code := <-ended:
 		return code
-	case <-p.term:
-	case <-p.killed:
+	case <-p.Terminated():
+	case <-p.Killed():
 	}
-	return p.dies()
+	return p.Dies()
 }
 
-func (b *box) listens(address string) bool {
+func listens(p *mock.Guest, address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return false
 	}
 	n, err := strconv.Atoi(port)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return err == nil && b.ports[n] != nil && (host == "localhost" || host == "127.0.0.1" || host == b.address)
+	return err == nil && p.Listens(n) && (host == "localhost" || host == "127.0.0.1" || host == p.Address())
 }
 
-func dial(p *process) int {
-	if !p.box.listens(p.args[2]) {
-		return p.fail("network is unreachable")
+func dial(p *mock.Guest) int {
+	if !listens(p, p.Args[2]) {
+		return fail(p, "network is unreachable")
 	}
-	fmt.Fprintln(p.stdout, "connected")
+	fmt.Fprintln(p.Stdout, "connected")
 	return 0
 }
 
-func get(p *process) int {
-	u, err := url.Parse(p.args[2])
-	if err != nil || !p.box.listens(u.Host) {
-		return p.fail("connection refused")
+func get(p *mock.Guest) int {
+	u, err := url.Parse(p.Args[2])
+	if err != nil || !listens(p, u.Host) {
+		return fail(p, "connection refused")
 	}
-	fmt.Fprintf(p.stdout, "200 OK\nhello %s\n", u.Path)
+	fmt.Fprintf(p.Stdout, "200 OK\nhello %s\n", u.Path)
 	return 0
 }
 
-func write(p *process) int {
-	n := int64(p.number(3, 1))
-	b := p.box
-	if b.spec().ReadOnlyRoot && !strings.HasPrefix(p.args[2], "/tmp/") {
-		return p.fail("read-only file system")
+func write(p *mock.Guest) int {
+	n := int64(number(p, 3, 1))
+	if p.Spec().ReadOnlyRoot && !strings.HasPrefix(p.Args[2], "/tmp/") {
+		return fail(p, "read-only file system")
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.spec().DiskBytes > 0 && (b.written+n)<<20 > b.spec().DiskBytes {
-		return p.fail("no space left on device")
+	if err := p.Reserve(n << 20); err != nil {
+		return fail(p, err.Error())
 	}
-	b.written += n
-	fmt.Fprintln(p.stdout, "written")
+	fmt.Fprintln(p.Stdout, "written")
 	return 0
 }
 
-func read(p *process) int {
-	if p.args[2] != "/etc/hosts" {
-		return p.fail("no such file or directory")
+func read(p *mock.Guest) int {
+	if p.Args[2] == "/etc/hosts" {
+		fmt.Fprintf(p.Stdout, "127.0.0.1\tlocalhost\n%s\t%s\n", p.Address(), hostname(p))
+		return 0
 	}
-	fmt.Fprintf(p.stdout, "127.0.0.1\tlocalhost\n%s\t%s\n", p.box.address, p.hostname())
+	r, err := p.Files().Read(context.Background(), p.Args[2], 0, 0)
+	if err != nil {
+		return fail(p, err.Error())
+	}
+	defer r.Close()
+	if _, err := io.Copy(p.Stdout, r); err != nil {
+		return fail(p, err.Error())
+	}
 	return 0
 }
 
-func limits(p *process) int {
-	s := p.box.spec()
-	fmt.Fprintf(p.stdout, "cpus=%d memory=%d disk=%d free=%d\n", (cmp.Or(p.box.claim().CPUMillis, s.CPUMillis)+999)/1000, s.MemoryBytes, s.DiskBytes, s.DiskBytes)
+func limits(p *mock.Guest) int {
+	s := p.Spec()
+	fmt.Fprintf(p.Stdout, "cpus=%d memory=%d disk=%d free=%d\n", (cmp.Or(p.Claim().CPUMillis, s.CPUMillis)+999)/1000, s.MemoryBytes, s.DiskBytes, s.DiskBytes)
 	return 0
 }
 
-func caps(p *process) int {
-	s := p.box.spec()
+func caps(p *mock.Guest) int {
+	s := p.Spec()
 	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
 		bits := uint64(0)
-		if s.Capabilities == execution.CapabilitiesDefault && (set == "CapBnd" || p.user == "" && (set == "CapPrm" || set == "CapEff")) {
+		if s.Capabilities == execution.CapabilitiesDefault && (set == "CapBnd" || p.User() == "" && (set == "CapPrm" || set == "CapEff")) {
 			bits = 0x800405fb
 		}
-		fmt.Fprintf(p.stdout, "%s:\t%016x\n", set, bits)
+		fmt.Fprintf(p.Stdout, "%s:\t%016x\n", set, bits)
 	}
-	fmt.Fprintln(p.stdout, "NoNewPrivs:\t1")
+	fmt.Fprintln(p.Stdout, "NoNewPrivs:\t1")
 	return 0
 }

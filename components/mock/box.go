@@ -1,7 +1,6 @@
-package fake
+package mock
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -21,6 +20,7 @@ type box struct {
 	out     *log
 	main    *process
 	done    chan struct{} // closed at the end
+	files   string        // directory of its files; "": it has none
 
 	mu      sync.Mutex
 	exit    *execution.Exit
@@ -29,15 +29,17 @@ type box struct {
 	listed  map[*process]bool // those that run, and detached ones
 	lastID  int               // last id given to an exec
 	last    time.Time         // last use
-	pid     int
 	cpu     time.Duration
-	written int64             // memory limit in MiB
+	written int64             // bytes that programs reserved
 	ports   map[int]io.Closer // ports on which the sandbox listens
+	uploads int               // files that were written
+	xattrs  map[string]map[string][]byte
+	watches map[*fileWatch]bool
 	claimed execution.Identity
 }
 
 func newBox(m *Machine, s execution.Spec) *box {
-	b := &box{m: m, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, cpu: time.Millisecond}
+	b := &box{m: m, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, xattrs: map[string]map[string][]byte{}, watches: map[*fileWatch]bool{}, cpu: time.Millisecond}
 	b.made.Store(&s)
 	return b
 }
@@ -61,26 +63,32 @@ func (b *box) instance() execution.Instance {
 
 // start runs the main process.
 func (b *box) start() {
-	command := b.spec().Command
-	if len(command) == 0 {
-		command = []string{"/bin/guest", "sleep"}
-	}
-	p := newProcess(b, command, b.spec().WorkDir, b.spec().User, nil)
+	p := newProcess(b, b.spec().Command, b.spec().WorkDir, b.spec().User, nil)
 	p.in.close(io.EOF)
 	p.stdout, p.stderr = &lineWriter{log: b.out, stream: "stdout"}, &lineWriter{log: b.out, stream: "stderr"}
 	b.main = p
-	run, code := p.program()
-	if b.spec().Idle {
-		run = idle
+	run, err := Program(idle), error(nil)
+	if !b.spec().Idle {
+		run, err = b.m.cfg.Program(p.guest())
 	}
-	if run == nil {
-		b.end(execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now(), Message: "cannot be run"})
+	if err != nil {
+		b.end(execution.Exit{Cause: execution.CauseExit, Code: ExitCode(err), At: time.Now(), Message: "cannot be run"})
 		return
 	}
 	go func() {
 		code := p.run(run)
 		b.end(p.exit(code))
 	}()
+}
+
+// idle is a sandbox without a main process.
+func idle(g *Guest) int {
+	select {
+	case <-g.Terminated():
+		return 143
+	case <-g.Killed():
+		return g.Dies()
+	}
 }
 
 // exit ends the sandbox because its main process exited.
@@ -109,6 +117,9 @@ func (b *box) end(e execution.Exit) {
 		c.Close()
 		delete(b.ports, port)
 	}
+	for w := range b.watches {
+		w.stop(io.EOF)
+	}
 	b.mu.Unlock()
 	for _, p := range all {
 		p.signal(9)
@@ -129,12 +140,6 @@ func (b *box) claim() execution.Identity {
 	return b.claimed
 }
 
-// processes is the limit of processes.
-func (b *box) processes() int { return int(cmp.Or(b.claim().PIDs, b.spec().PIDs)) }
-
-// memory is the limit of memory, in bytes.
-func (b *box) memory() int64 { return cmp.Or(b.claim().MemoryBytes, b.spec().MemoryBytes) }
-
 func (b *box) kill(code int) {
 	b.end(execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now(), Message: "killed"})
 }
@@ -151,9 +156,9 @@ func (b *box) exec(e execution.ExecSpec) (execution.Process, error) {
 		return nil, errs.New(errs.InvalidArgument, "there is no command to execute")
 	}
 	p := newProcess(b, e.Command, e.WorkDir, e.User, e.Env)
-	run, code := p.program()
-	if run == nil {
-		return nil, errs.New(errs.InvalidArgument, "%s cannot be run", e.Command[0]).With("exit_code", fmt.Sprint(code))
+	run, err := b.m.cfg.Program(p.guest())
+	if err != nil {
+		return nil, err
 	}
 	p.tag, p.tty, p.started = e.Tag, e.TTY, time.Now()
 	if e.Detached {
@@ -173,7 +178,7 @@ func (b *box) exec(e execution.ExecSpec) (execution.Process, error) {
 	b.mu.Lock()
 	b.last = time.Now()
 	b.lastID++
-	p.id, p.number64 = fmt.Sprintf("%x", b.lastID), b.lastID+1
+	p.id, p.number = fmt.Sprintf("%x", b.lastID), b.lastID+1
 	b.execs[p], b.listed[p] = true, true
 	b.mu.Unlock()
 	go func() {

@@ -1,4 +1,4 @@
-package fake
+package mock
 
 import (
 	"bytes"
@@ -20,11 +20,11 @@ type process struct {
 	stdout, stderr io.Writer
 	oom            bool
 
-	id       string
-	tag      string
-	number64 int // in the sandbox
-	started  time.Time
-	tty      bool
+	id      string
+	tag     string
+	number  int // in the sandbox
+	started time.Time
+	tty     bool
 	// of a detached process
 	outHistory, errHistory *history
 	holder                 *attached // guarded by mu
@@ -49,9 +49,9 @@ func newProcess(b *box, args []string, dir, user string, env []string) *process 
 }
 
 // run returns the exit code; it does not wait for a program that was killed.
-func (p *process) run(f program) int {
+func (p *process) run(f Program) int {
 	done := make(chan int, 1)
-	go func() { done <- f(p) }()
+	go func() { done <- f(p.guest()) }()
 	select {
 	case code := <-done:
 		return code
@@ -92,21 +92,11 @@ func (p *process) signal(n int) {
 	}
 }
 
-// dies returns the exit code of a program that a signal ended, since it has no
-// handler: SIGTERM unless another signal killed it.
-func (p *process) dies() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.sig != 0 {
-		return 128 + p.sig
-	}
-	return 143
-}
-
+// ID implements execution.Process.
 func (p *process) ID() string { return p.id }
 
 // PID implements execution.Process.
-func (p *process) PID() int { return p.number64 }
+func (p *process) PID() int { return p.number }
 
 // Detach leaves the process running.
 func (p *process) Detach() {

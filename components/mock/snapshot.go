@@ -1,7 +1,8 @@
-package fake
+package mock
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"miren.dev/runtime/components/execution"
@@ -53,6 +54,11 @@ func (d *Driver) snapshot(ctx context.Context, id, snapshot string, o execution.
 		ID: snapshot, Sandbox: id, Parent: b.spec().Restore, Spec: spec, Bytes: 1 << 20,
 		RunscVersion: "fake", Agent: "fake", CPUFeatures: []string{"fake"}, CreatedAt: time.Now(),
 	}
+	if b.files != "" {
+		if err := os.CopyFS(d.m.saved(snapshot), os.DirFS(b.files)); err != nil {
+			return execution.SnapshotInfo{}, errs.New(errs.Unavailable, "files of snapshot %s: %w", snapshot, err)
+		}
+	}
 	d.m.snapshots[snapshot] = info
 	if !o.Leave {
 		b.paused, b.address = snapshot, ""
@@ -90,7 +96,10 @@ func (d *Driver) DeleteSnapshot(_ context.Context, snapshot string) error {
 			}
 		}
 		delete(d.m.snapshots, snapshot)
-		return nil
+		if d.m.cfg.Dir == "" {
+			return nil
+		}
+		return os.RemoveAll(d.m.saved(snapshot))
 	})
 }
 

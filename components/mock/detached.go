@@ -1,4 +1,4 @@
-package fake
+package mock
 
 import (
 	"context"
@@ -138,7 +138,7 @@ func (a *attached) Close() error {
 }
 
 func (p *process) info() execution.ProcessInfo {
-	i := execution.ProcessInfo{ID: p.id, PID: p.number64, Command: p.args, Tag: p.tag, StartedAt: p.started, TTY: p.tty, Detached: p.outHistory != nil}
+	i := execution.ProcessInfo{ID: p.id, PID: p.number, Command: p.args, Tag: p.tag, StartedAt: p.started, TTY: p.tty, Detached: p.outHistory != nil}
 	select {
 	case <-p.exited:
 		p.mu.Lock()
