@@ -86,6 +86,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerApps(a)
 	registerDeployments(a)
 	registerEntities(a)
+	registerNodes(a)
 	mountPorts(s, mux)
 	mountTerminals(s, mux)
 	return a

@@ -85,15 +85,15 @@ func serveTerminal(s *api.Server, w http.ResponseWriter, r *http.Request) error 
 	defer st.Close()
 	go func() {
 		defer cancel() // the client has gone: the shell ends with its call
-		sendInput(ctx, conn, st.Send)
+		passInput(ctx, conn, st.Send)
 	}()
 	go keepAlive(ctx, conn)
-	endTerminal(ctx, conn, sendOutput(ctx, conn, st.Recv))
+	endTerminal(ctx, conn, passOutput(ctx, conn, st.Recv))
 	return nil
 }
 
-// sendInput passes on what the client sends, until the connection ends.
-func sendInput(ctx context.Context, conn *websocket.Conn, send func(*sandbox.ExecInput) error) {
+// passInput passes on what the client sends, until the connection ends.
+func passInput(ctx context.Context, conn *websocket.Conn, send func(*sandbox.ExecInput) error) {
 	for {
 		kind, b, err := conn.Read(ctx)
 		if err != nil {
@@ -109,13 +109,13 @@ func sendInput(ctx context.Context, conn *websocket.Conn, send func(*sandbox.Exe
 			in = &sandbox.ExecInput{Resize: &sandbox.TerminalSize{Rows: m.Rows, Cols: m.Cols}}
 		}
 		if send(in) != nil {
-			return // sendOutput says why
+			return // passOutput says why
 		}
 	}
 }
 
-// sendOutput passes on what the shell prints, and how it ended.
-func sendOutput(ctx context.Context, conn *websocket.Conn, recv func() (*sandbox.ExecOutput, error)) error {
+// passOutput passes on what the shell prints, and how it ended.
+func passOutput(ctx context.Context, conn *websocket.Conn, recv func() (*sandbox.ExecOutput, error)) error {
 	for {
 		m, err := recv()
 		if err == io.EOF {

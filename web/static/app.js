@@ -8,7 +8,7 @@ import { Overview } from "./pages/overview.js";
 import { AppList, AppPage, DeploymentPage } from "./pages/apps.js";
 import { SandboxList, SandboxPage } from "./pages/sandboxes.js";
 import { ExecutionList, ExecutionPage } from "./pages/executions.js";
-import { Audit, DiskList, DiskPage, NodeList } from "./pages/resources.js";
+import { Audit, DiskList, DiskPage } from "./pages/resources.js";
 import { EntityList, EntityPage, Kinds } from "./pages/entities.js";
 
 // pages: path, name, key after g, component. A page with parameters has no key.
@@ -23,7 +23,6 @@ const pages = [
   [/^executions\/([^/]+)$/, "Executions", "", ExecutionPage],
   [/^disks$/, "Disks", "d", DiskList],
   [/^disks\/([^/]+)$/, "Disks", "", DiskPage],
-  [/^nodes$/, "Nodes", "n", NodeList],
   [/^audit$/, "Audit", "u", Audit],
   [/^entities$/, "Entities", "e", Kinds],
   [/^entities\/([^/]+)$/, "Entities", "", EntityList],
@@ -31,7 +30,7 @@ const pages = [
 ];
 
 const paths = {
-  Overview: "", Apps: "apps", Sandboxes: "sandboxes", Executions: "executions", Disks: "disks", Nodes: "nodes", Audit: "audit", Entities: "entities",
+  Overview: "", Apps: "apps", Sandboxes: "sandboxes", Executions: "executions", Disks: "disks", Audit: "audit", Entities: "entities",
 };
 
 function Shortcuts({ close }) {

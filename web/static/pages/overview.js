@@ -6,18 +6,18 @@ import { Ago, Badge, Empty, Link, Loaded, Page, Table } from "../parts.js";
 import { deploymentRows } from "./apps.js";
 
 async function load() {
-  const nodes = get("/entities?kind=node").then((r) => r.entities, (e) => (e.status === 403 ? null : Promise.reject(e)));
-  const [apps, deployments, containers, executions, volumes] = await Promise.all([
-    get("/apps"), get("/deployments?limit=100"), get("/containers?limit=500"), get("/executions?limit=100"), get("/volumes"),
+  const [apps, deployments, containers, executions, volumes, nodes] = await Promise.all([
+    get("/apps"), get("/deployments?limit=100"), get("/containers?limit=500"), get("/executions?limit=100"), get("/volumes"), get("/nodes/summary"),
   ]);
   return {
     apps: apps.apps, deployments: deployments.deployments, containers: containers.containers, executions: executions.executions,
-    volumes: volumes.volumes, nodes: await nodes,
+    volumes: volumes.volumes, nodes,
   };
 }
 
 function Tile({ to, name, n, detail, bad }) {
-  return html`<li class=${bad ? "tile bad" : "tile"}><${Link} to=${to}><strong>${n}</strong><span>${name}</span><small>${detail}</small><//></li>`;
+  const inner = html`<strong>${n}</strong><span>${name}</span><small>${detail}</small>`;
+  return html`<li class=${bad ? "tile bad" : "tile"}>${to ? html`<${Link} to=${to}>${inner}<//>` : html`<div>${inner}</div>`}</li>`;
 }
 
 export function Overview() {
@@ -28,14 +28,15 @@ export function Overview() {
     const waiting = d.executions.filter((e) => e.state !== "ended");
     const failed = d.deployments.filter((x) => x.phase === "failed").slice(0, 5);
     const recent = d.deployments.slice(0, 8);
-    const nodesDown = (d.nodes || []).filter((n) => n.status.phase !== "ready");
+    const n = d.nodes;
+    const troubles = [[n.nodes - n.ready, "not ready"], [n.full, "with a full disk"], [n.cordoned, "cordoned"]].filter(([k]) => k > 0).map(([k, what]) => `${k} ${what}`);
     return html`
       <ul class="tiles">
         <${Tile} to="apps" name="Apps" n=${d.apps.length} bad=${down.length} detail=${down.length ? down.length + " not fully ready" : d.apps.length ? "all ready" : "none yet"} />
         <${Tile} to="sandboxes" name="Sandboxes" n=${d.containers.length} detail=${running.length + " running"} />
         <${Tile} to="executions" name="Executions" n=${d.executions.length} detail=${waiting.length + " not ended"} />
         <${Tile} to="disks" name="Disks" n=${d.volumes.length} detail=${d.volumes.filter((v) => v.state === "failed").length + " failed"} />
-        ${d.nodes && html`<${Tile} to="nodes" name="Nodes" n=${d.nodes.length} bad=${nodesDown.length} detail=${nodesDown.length ? nodesDown.length + " not ready" : d.nodes.length ? "all ready" : "none"} />`}
+        <${Tile} name="Nodes" n=${n.nodes} bad=${n.ready < n.nodes || n.full} detail=${troubles.join(", ") || "all ready"} />
       </ul>
       ${down.length > 0 && html`<section><h2>Apps that are not fully ready</h2>
         <${Table} label="Apps that are not fully ready" columns=${["App", "Ready"]} rows=${down.map((a) => ({ key: a.id, cells: [html`<${Link} to=${"apps/" + a.name}>${a.name}<//>`, `${a.ready} of ${a.wanted}`] }))} /></section>`}

@@ -1,4 +1,4 @@
-// Disks, nodes and the audit log.
+// Disks and the audit log.
 import { html, useEffect, useState } from "../lib.js";
 import { get, query } from "../api.js";
 import { useData } from "../live.js";
@@ -24,22 +24,6 @@ export function DiskPage({ args: [name] }) {
     ${v.message && html`<div class="box"><p>${v.message}</p></div>`}
     <section><h2>Snapshots</h2>${snapshots.length ? html`<${Table} label="Snapshots" columns=${["Snapshot", "State", "Size", "Taken"]} rows=${snapshots.map((s) => ({ key: s.name, cells: [s.name, html`<${Badge} state=${s.state} />`, bytes(s.size_bytes), html`<${Ago} at=${s.taken_at || s.created_at} />`] }))} />`
       : html`<${Empty}><p>There are no snapshots. <code>r disk snapshot ${name} SNAPSHOT</code> takes one.</p><//>`}</section>`}<//><//>`;
-}
-
-export function NodeList() {
-  const data = useData(() => get("/entities?kind=node").catch((e) => (e.status === 403 ? { entities: null } : Promise.reject(e))));
-  useEffect(() => {
-    const t = setInterval(data.reload, 10000);
-    return () => clearInterval(t);
-  }, []);
-  return html`<${Page} title="Nodes"><${Loaded} of=${data} what="the nodes">${({ entities }) => {
-    if (!entities) return html`<${Empty}><p>Nodes belong to the installation, and an API key reads only what belongs to its project.</p><p>On the server, <code>r node list</code> shows them.</p><//>`;
-    if (!entities.length) return html`<${Empty}><p>There are no nodes.</p><//>`;
-    return html`<${Table} label="Nodes" columns=${["Node", "State", "CPU", "Memory", "Free disk", "Version", "Seen"]} rows=${entities.map((n) => ({
-      key: n.id,
-      cells: [n.name || n.id, html`<${Badge} state=${n.spec.cordoned ? "cordoned" : n.status.phase} /> ${n.status.message || ""}`, n.spec.cpu_millis / 1000, bytes(n.spec.memory_bytes), bytes(n.status.disk_free_bytes), n.status.version || "–", html`<${Ago} at=${n.status.last_seen} />`],
-    }))} />`;
-  }}<//><//>`;
 }
 
 export function Audit() {
