@@ -83,10 +83,13 @@ export async function text(page, wanted, within = "body") {
   }
 }
 
-// click clicks what has a text: a button or a link.
+// click clicks the button or link with a text.
 export async function click(page, label) {
-  const h = await page.waitForSelector(`::-p-aria(${label})`);
-  await h.click();
+  const find = (wanted) => [...document.querySelectorAll("dialog[open] button, dialog[open] a, button, a")].find((e) => e.textContent.trim() === wanted && !e.disabled && e.checkVisibility());
+  const h = await page.waitForFunction(find, {}, label).catch(async (e) => {
+    throw new Error(`${page.url()} has no button or link "${label}": ${e.message}\n${await page.$eval("body", (x) => x.innerText)}`);
+  });
+  await h.asElement().click();
 }
 
 // accessible checks a page with axe, and that nothing is wider than the screen.

@@ -23,7 +23,7 @@ export function ExecutionList() {
     }}<//><//>`;
 }
 
-const languages = ["python", "javascript", "typescript", "go", "rust", "java", "ruby", "php", "c", "cpp", "bash", "sh"];
+const languages = ["python", "javascript", "typescript", "go", "rust", "java", "cpp", "csharp", "shell"];
 
 function RunCode({ close }) {
   const [error, setError] = useState(null);

@@ -2,29 +2,24 @@
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { base } from "../api.js";
 
-// The content security policy permits no style elements, which xterm.js makes. It
-// gets a document whose style elements are constructed style sheets.
-function withoutStyleElements(real) {
+// The content security policy permits no style elements, which xterm.js makes. In
+// their place it gets elements whose content becomes a constructed style sheet.
+function withoutStyleElements() {
+  const create = Document.prototype.createElement;
   const style = () => {
-    const el = real.createElement("span");
+    const el = create.call(document, "span");
     const sheet = new CSSStyleSheet();
-    real.adoptedStyleSheets = [...real.adoptedStyleSheets, sheet];
     el.hidden = true;
+    document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
     Object.defineProperty(el, "textContent", { set: (css) => sheet.replaceSync(css), get: () => "" });
+    Object.defineProperty(el, "sheet", { get: () => sheet });
     el.remove = () => {
-      real.adoptedStyleSheets = real.adoptedStyleSheets.filter((s) => s !== sheet);
+      document.adoptedStyleSheets = document.adoptedStyleSheets.filter((s) => s !== sheet);
       Element.prototype.remove.call(el);
     };
     return el;
   };
-  return new Proxy(real, {
-    get(doc, name) {
-      if (name === "createElement") return (tag, ...rest) => (tag === "style" ? style() : doc.createElement(tag, ...rest));
-      const v = Reflect.get(doc, name, doc);
-      return typeof v === "function" ? v.bind(doc) : v;
-    },
-    set: (doc, name, value) => Reflect.set(doc, name, value, doc),
-  });
+  document.createElement = (tag, ...rest) => (String(tag).toLowerCase() === "style" ? style() : create.call(document, tag, ...rest));
 }
 
 function sheet(href) {
@@ -43,11 +38,12 @@ export function Terminal({ id }) {
     let stopped = false;
     let end = () => {};
     (async () => {
+      withoutStyleElements();
       sheet("/ui/vendor/xterm.css");
       const [{ Terminal: Xterm }, { FitAddon }] = await Promise.all([import("../vendor/xterm.js"), import("../vendor/addon-fit.js")]);
       if (stopped) return;
       const term = new Xterm({
-        documentOverride: withoutStyleElements(document), screenReaderMode: true, cursorBlink: false, fontSize: 14, scrollback: 5000,
+        screenReaderMode: true, cursorBlink: false, fontSize: 14, scrollback: 5000,
         fontFamily: "ui-monospace, Menlo, Consolas, monospace", theme: { background: "#14181d", foreground: "#e4e8ec" },
       });
       const fit = new FitAddon();
