@@ -18,14 +18,23 @@ import (
 var screenshots = flag.String("screenshots", "", "directory for pictures of the dashboard, such as ../docs/images; default: none")
 
 // TestDashboard uses the dashboard of a server in a headless Chromium: login,
-// overview and apps with a deployment that it follows; at the widths of a desktop
-// and of a phone, light and dark. It checks every page with axe-core.
+// overview, apps with a deployment that it follows, sandboxes with terminal and
+// files, executions, disks, audit, entities; as administrator, as viewer, and in an
+// empty project; at the widths of a desktop and of a phone, light and dark. It
+// checks every page with axe-core.
 func TestDashboard(t *testing.T) {
 	s, url := withAPI(t, "dashboard")
 	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
+	viewer := strings.TrimSpace(s.r(t, "", "key", "create", "look", "--role", "viewer"))
+	project := filepath.Join(t.TempDir(), "project.yml")
+	write(t, project, "kind: project\nname: empty\n")
+	s.r(t, "", "entity", "put", project)
+	empty := strings.TrimSpace(s.r(t, "", "key", "create", "none", "--role", "viewer", "--project", "empty"))
 	dir := copyExample(t, "static-site")
 	s.r(t, dir, "app", "deploy", "--app", "shop")
 	browse(t, "basics.mjs", url, "KEY="+admin)
+	env := s.command(t.Context(), "").Env
+	browse(t, "pages.mjs", url, append(env, "KEY="+admin, "VIEWER_KEY="+viewer, "EMPTY_KEY="+empty, "R="+filepath.Join(bin, "r"), "APP="+dir)...)
 }
 
 // browse runs a script of testdata/dashboard, which uses the dashboard at url.

@@ -121,7 +121,7 @@ func TestDashboardSession(t *testing.T) {
 	other.must("GET", "/ui/api/v1/sessions", "", http.StatusUnauthorized, "Cookie", c.Name+"="+c.Value)
 
 	b.must("POST", "/ui/login", login, http.StatusOK)
-	if _, err := core.NewKeysClient(e.root()).Delete(t.Context(), &core.KeyRequest{Project: "own", Name: "k-admin"}); err != nil {
+	if err := core.NewKeysClient(e.root()).Delete(t.Context(), &core.KeyRequest{Project: "own", Name: "k-admin"}); err != nil {
 		t.Fatal(err)
 	}
 	if resp, text := b.do("GET", "/ui/api/v1/sessions", ""); resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusServiceUnavailable {

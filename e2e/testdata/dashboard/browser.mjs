@@ -103,10 +103,13 @@ export async function accessible(page, what) {
   assert.ok(wide <= 0, `${what}: ${wide} pixels wider than the screen`);
 }
 
-// picture writes a screenshot, if that was asked for.
+// kept are the pictures in the documentation.
+const kept = ["overview-desktop-light", "app-desktop-dark", "app-phone-dark", "terminal", "entity-desktop-light", "sandboxes-phone-light"];
+
+// picture writes a screenshot, if that was asked for and the documentation has it.
 export async function picture(page, name) {
   const dir = process.env.SCREENSHOTS;
-  if (!dir) return;
+  if (!dir || !kept.includes(name)) return;
   const file = join(dir, name + ".png");
   await page.screenshot({ path: file });
   const size = statSync(file).size;

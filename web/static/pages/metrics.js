@@ -34,7 +34,7 @@ export function Usage({ id, memory }) {
         const s = await get("/containers/" + id + "/stats");
         if (stopped) return;
         setError(null);
-        set((old) => [...old, { at: +new Date(s.at), ...s }].slice(-maxReadings));
+        set((old) => [...old, { ...s, at: +new Date(s.at) }].slice(-maxReadings));
       } catch (e) {
         if (!stopped) setError(e);
       }
