@@ -28,6 +28,15 @@ has_postgres() {
 	return 1
 }
 
+# A Chromium or Chrome that testsupport/browser finds.
+has_browser() {
+	local name
+	for name in chromium-headless-shell chromium chromium-browser google-chrome; do
+		has "$name" && return 0
+	done
+	return 1
+}
+
 missing=()
 # need PACKAGE CHECK...: the package is missing unless the check passes.
 need() {
@@ -57,6 +66,8 @@ group() {
 		;;
 	test)
 		need bubblewrap has bwrap
+		# For the tests of the dashboard: a browser without a window.
+		need chromium-headless-shell has_browser
 		# For components/docker, which runs it in namespaces of its own. It brings containerd and runc.
 		need docker.io has dockerd
 		need fio has fio

@@ -659,6 +659,32 @@ func (x *NodeResponse) Validate() error { return schema.Validate(x) }
 func (x *NodeResponse) ValidateFields(v *schema.Validator) {
 }
 
+// NodesSummary: How many nodes there are, without saying which.
+type NodesSummary struct {
+	// Nodes that were not deleted.
+	Nodes int64 `cbor:"1,keyasint" json:"nodes" schema:"required"`
+	// Those that are alive.
+	Ready int64 `cbor:"2,keyasint" json:"ready" schema:"required"`
+	// Those on which no new sandboxes are placed because an administrator said so.
+	Cordoned int64 `cbor:"3,keyasint" json:"cordoned" schema:"required"`
+	// Those on which none are placed because their disk is nearly full.
+	Full int64 `cbor:"4,keyasint" json:"full" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x NodesSummary) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *NodesSummary) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *NodesSummary) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *NodesSummary) ValidateFields(v *schema.Validator) {
+}
+
 // DrainResponse: A node on which no new sandboxes are placed.
 type DrainResponse struct {
 	// The node.
@@ -1254,6 +1280,9 @@ var SSHService = &rpc.Service{Name: "server.SSH", Methods: []*rpc.Method{
 
 // Nodes is what serves the service. Machines that run sandboxes.
 type Nodes interface {
+	// Summary: Returns how many nodes there are and how many are ready. Every caller who may
+	// read something may ask. Permission: read, in any project.
+	Summary(ctx context.Context) (*NodesSummary, error)
 	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
 	// Uncordon: Places sandboxes on a node again. Permission: admin, in all projects.
@@ -1268,6 +1297,9 @@ func RegisterNodes(s *rpc.Server, impl Nodes) { s.Register(NodesService, impl) }
 
 // NodesClient is what calls the service.
 type NodesClient interface {
+	// Summary: Returns how many nodes there are and how many are ready. Every caller who may
+	// read something may ask. Permission: read, in any project.
+	Summary(ctx context.Context) (*NodesSummary, error)
 	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
 	// Uncordon: Places sandboxes on a node again. Permission: admin, in all projects.
@@ -1281,6 +1313,14 @@ type clientNodes struct{ conn rpc.Conn }
 
 // NewNodesClient makes a client that calls through c.
 func NewNodesClient(c rpc.Conn) NodesClient { return clientNodes{c} }
+
+func (c clientNodes) Summary(ctx context.Context) (*NodesSummary, error) {
+	resp := new(NodesSummary)
+	if err := c.conn.Call(ctx, &methodNodesSummary.MethodInfo, &rpc.None{}, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
 
 func (c clientNodes) Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error) {
 	resp := new(NodeResponse)
@@ -1304,6 +1344,19 @@ func (c clientNodes) Drain(ctx context.Context, req *NodeRequest) (*DrainRespons
 		return nil, err
 	}
 	return resp, nil
+}
+
+var methodNodesSummary = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.Nodes", Name: "Summary", Full: "server.Nodes/Summary", Permission: "read", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(rpc.None)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Nodes).Summary(ctx)
+	},
 }
 
 var methodNodesCordon = &rpc.Method{
@@ -1359,6 +1412,7 @@ var methodNodesDrain = &rpc.Method{
 
 // NodesService is the table of the service.
 var NodesService = &rpc.Service{Name: "server.Nodes", Methods: []*rpc.Method{
+	methodNodesSummary,
 	methodNodesCordon,
 	methodNodesUncordon,
 	methodNodesDrain,

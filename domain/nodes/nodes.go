@@ -3,6 +3,7 @@
 //
 //	Find               a node by name or id
 //	Drain              ends what runs on it
+//	Summary            how many there are and are ready
 //	Cordon, Uncordon   whether new sandboxes are placed on it
 //	LeaseOf, LeaseName the sign of life that a node renews
 package nodes
@@ -28,6 +29,36 @@ func Find(ctx context.Context, r entity.Reader, name string) (*core.Node, error)
 	n, err := entity.ByName[core.Node](ctx, r, "", name)
 	if errs.Is(err, errs.NotFound) {
 		return entity.Get[core.Node](ctx, r, id.Node(name))
+	}
+	return n, err
+}
+
+// Summary is numbers of nodes.
+type Summary struct {
+	Nodes    int64 // those that were not deleted
+	Ready    int64 // of these
+	Cordoned int64 // of these
+	Full     int64 // of these: their disk is nearly full
+}
+
+// Summary counts the nodes.
+func (s *Service) Summary(ctx context.Context) (Summary, error) {
+	var n Summary
+	all, _, err := entity.List[core.Node](ctx, s.Store, entity.Query{})
+	for _, x := range all {
+		if x.Spec.Removed {
+			continue
+		}
+		n.Nodes++
+		if x.Status.Phase == core.NodePhaseReady {
+			n.Ready++
+		}
+		if x.Spec.Cordoned {
+			n.Cordoned++
+		}
+		if x.Status.DiskFull {
+			n.Full++
+		}
 	}
 	return n, err
 }

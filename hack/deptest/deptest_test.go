@@ -30,8 +30,9 @@ var allowed = map[string][]string{
 	"entity":      {"pkg", "api", "go.etcd.io/etcd"},
 	"domain":      {"pkg", "api", "entity"},
 	"controllers": {"pkg", "api", "entity", "domain", "components"},
-	"servers":     {"pkg", "api", "entity", "domain", "components", "controllers", "lsvd"},
+	"servers":     {"pkg", "api", "entity", "domain", "components", "controllers", "lsvd", "web"},
 	"sdk":         {},
+	"web":         {},
 	"cli":         {"pkg", "api", "entity", "domain", "components", "controllers", "servers", "lsvd", "sdk"},
 	"cmd":         {"pkg", "api", "entity", "domain", "components", "controllers", "servers", "lsvd", "cli"},
 	"testsupport": {"pkg", "api", "entity", "components", "lsvd"}, // only tests import it

@@ -1,7 +1,8 @@
 // Package rest is the REST face of the server, /api/v1: sessions with their
 // files, commands, ports, snapshots and forks, all containers of a project,
-// executions, templates, pools, volumes, keys and the audit log, for programs
-// with an API key. It decodes requests, makes RPC calls as their caller, and
+// executions, templates, pools, volumes, keys and the audit log, its apps and
+// their deployments, and its entities as they are stored, for programs with an
+// API key. It decodes requests, makes RPC calls as their caller, and
 // encodes the answers.
 //
 // A session is a sandbox (mode persistent) or an execution (mode ephemeral), and
@@ -33,11 +34,12 @@ type contextKey struct{}
 // callerFrom returns the caller of a request, in a handler.
 func callerFrom(ctx context.Context) *api.Caller { return ctx.Value(contextKey{}).(*api.Caller) }
 
-// Mount adds the face to a listener.
-func Mount(s *api.Server) {
+// Mount adds the face to a listener, and returns it.
+func Mount(s *api.Server) http.Handler {
 	mux := http.NewServeMux()
 	New(s, mux)
 	s.Handle("rest", Prefix+"/", mux)
+	return mux
 }
 
 // New registers every operation on a mux and returns the API, whose OpenAPI
@@ -81,7 +83,12 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerEvents(a)
 	registerAudit(a)
 	registerEgress(a)
+	registerApps(a)
+	registerDeployments(a)
+	registerEntities(a)
+	registerNodes(a)
 	mountPorts(s, mux)
+	mountTerminals(s, mux)
 	return a
 }
 

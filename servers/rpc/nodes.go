@@ -11,6 +11,14 @@ import (
 // nodeHandler serves server.Nodes.
 type nodeHandler struct{ nodes *nodes.Service }
 
+func (h *nodeHandler) Summary(ctx context.Context) (*server.NodesSummary, error) {
+	s, err := h.nodes.Summary(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &server.NodesSummary{Nodes: s.Nodes, Ready: s.Ready, Cordoned: s.Cordoned, Full: s.Full}, nil
+}
+
 func (h *nodeHandler) Cordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
 	return nodeResponse(h.nodes.Cordon(ctx, req.Node))
 }

@@ -6,12 +6,13 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/servers/api"
+	"miren.dev/runtime/servers/dashboard"
 	"miren.dev/runtime/servers/rest"
 	"miren.dev/runtime/servers/workspace"
 )
 
 // newAPI returns the HTTP API with every face.
-func (f *front) newAPI(cert *tls.Config) *api.Server {
+func (f *front) newAPI(cert *tls.Config) (*api.Server, error) {
 	cfg := api.Config{
 		Authenticate: f.keys.Authenticate, Local: f.rpc.Local, Ready: f.ready, Logger: f.c.logger.With("component", "http api"),
 		Rate: f.c.cfg.API.Rate, Burst: f.c.cfg.API.Burst, RateOf: f.keys.Rate, Metrics: f.c.metrics,
@@ -21,10 +22,10 @@ func (f *front) newAPI(cert *tls.Config) *api.Server {
 		cfg.TLS = cert
 	}
 	s := api.New(cfg)
-	rest.Mount(s)
+	face := rest.Mount(s)
 	s.MountRPC(f.rpc.Adopt)
 	workspace.Mount(s, f.c.workspace, f.c.logger.With("component", "workspace"))
-	return s
+	return s, dashboard.Mount(s, dashboard.Config{Key: f.tokenKey, Secure: cfg.TLS != nil, REST: face})
 }
 
 // ready returns why the server cannot do its work now.

@@ -122,7 +122,9 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	f.followRevocations()
 	f.users.Follow(c.informers)
 	f.keys.Follow(c.informers)
-	f.api = f.newAPI(tlsConfig)
+	if f.api, err = f.newAPI(tlsConfig); err != nil {
+		return nil, err
+	}
 	if f.mcp, err = f.newMCP(); err != nil {
 		return nil, err
 	}

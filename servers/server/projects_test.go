@@ -351,6 +351,7 @@ var answers = map[string]answer{
 		return &server.IssueSSHCertificateRequest{Sandbox: x.sandbox.GetID(), PublicKey: "none"}
 	}),
 	"server.SSH/Connect":         bySandbox(func(x *tenant) any { return &server.SSHConnectRequest{Sandbox: x.sandbox.GetID()} }),
+	"server.Nodes/Summary":       forAny,
 	"server.Nodes/Cordon":        forCluster,
 	"runner.Runners/CreateToken": forCluster,
 	"runner.Runners/Delete":      forCluster,

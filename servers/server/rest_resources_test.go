@@ -33,6 +33,7 @@ func init() {
 		"POST /webhooks", "GET /webhooks", "GET /webhooks/{name}", "PATCH /webhooks/{name}", "DELETE /webhooks/{name}", "POST /webhooks/{name}/rotate-secret",
 		"POST /webhooks/{name}/test", "GET /webhooks/{name}/deliveries", "POST /webhooks/{name}/replay",
 		"POST /keys", "GET /keys", "GET /keys/{name}", "DELETE /keys/{name}", "GET /audit", "GET /events", "GET /events/stream", "GET /policy", "GET /policy/report",
+		"GET /apps", "GET /deployments", "GET /kinds", "GET /entities", "GET /nodes/summary",
 	)
 	maps.Copy(restBodies, map[string]string{
 		"POST /keys": `{"name": "none"}`,

@@ -113,8 +113,10 @@ func idsIn(path string, x *tenant, e *execution.Execution) []string {
 		return []string{string(e.ID)}
 	case strings.HasPrefix(path, "/snapshots/"):
 		return []string{string(x.snapshot.ID)}
-	case strings.HasPrefix(path, "/containers/"):
+	case strings.HasPrefix(path, "/containers/"), strings.HasPrefix(path, "/entities/"):
 		return []string{string(x.sandbox.ID)}
+	case strings.HasPrefix(path, "/deployments/"):
+		return []string{string(x.deploy.ID)}
 	}
 	return []string{string(x.sandbox.ID), string(e.ID)}
 }
@@ -146,12 +148,19 @@ func TestEveryRESTOperationNeedsItsProject(t *testing.T) {
 	for _, name := range ops {
 		method, path, _ := strings.Cut(name, " ")
 		for _, id := range idsIn(path, own, x) {
-			url := rest.Prefix + pathParameters.ReplaceAllString(strings.ReplaceAll(path, "{id}", id), "1")
+			url := strings.NewReplacer("{id}", id, "{app}", own.app.Name, "{kind}", sandbox.KindSandbox).Replace(path)
+			url = rest.Prefix + pathParameters.ReplaceAllString(url, "1")
 			if strings.Contains(path, "/files") {
 				url += "?path=a"
 			}
 			if path == "/events/stream" {
 				url += "?type=none" // or else it goes on
+			}
+			if strings.HasPrefix(path, "/entities") {
+				url += "?kind=sandbox"
+			}
+			if path == "/entities/stream" {
+				continue // TestEntitiesAreThoseOfTheProject: it does not end
 			}
 			for _, k := range []string{"", "e2b_00"} {
 				resp, text := e.do(method, url, k, restBodies[name])

@@ -77,11 +77,34 @@ const (
 	CreateVolumeInputBodyFileSystemXfs  CreateVolumeInputBodyFileSystem = "xfs"
 )
 
+// Defines values for DeploymentKind.
+const (
+	DeploymentKindConfig   DeploymentKind = "config"
+	DeploymentKindDeploy   DeploymentKind = "deploy"
+	DeploymentKindRestart  DeploymentKind = "restart"
+	DeploymentKindRollback DeploymentKind = "rollback"
+)
+
+// Defines values for DeploymentStepState.
+const (
+	DeploymentStepStateDone    DeploymentStepState = "done"
+	DeploymentStepStateFailed  DeploymentStepState = "failed"
+	DeploymentStepStatePending DeploymentStepState = "pending"
+	DeploymentStepStateRunning DeploymentStepState = "running"
+	DeploymentStepStateSkipped DeploymentStepState = "skipped"
+)
+
 // Defines values for EgressMode.
 const (
 	EgressModeAll  EgressMode = "all"
 	EgressModeList EgressMode = "list"
 	EgressModeNone EgressMode = "none"
+)
+
+// Defines values for EntityKindScope.
+const (
+	EntityKindScopeCluster EntityKindScope = "cluster"
+	EntityKindScopeProject EntityKindScope = "project"
 )
 
 // Defines values for ExecutionOutcome.
@@ -311,6 +334,141 @@ const (
 	GetSessionResultParamsEncodingBase64 GetSessionResultParamsEncoding = "base64"
 	GetSessionResultParamsEncodingText   GetSessionResultParamsEncoding = "text"
 )
+
+// App defines model for App.
+type App struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Deployment The deployment under way; absent: there is none.
+	Deployment *Deployment `json:"deployment,omitempty"`
+
+	// Hosts Hosts, with their paths, that lead to it.
+	Hosts []string `json:"hosts"`
+
+	// ID Id.
+	ID string `json:"id"`
+
+	// LastDeployment The newest deployment that ended.
+	LastDeployment *Deployment `json:"last_deployment,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: shop
+	Name string `json:"name"`
+
+	// Ready Sandboxes of that version that are ready.
+	Ready int64 `json:"ready"`
+
+	// URL URL of the app.
+	URL *string `json:"url,omitempty"`
+
+	// Version Number of the version that serves; absent: none does.
+	Version *int64 `json:"version,omitempty"`
+
+	// Wanted Sandboxes that it should have.
+	Wanted int64 `json:"wanted"`
+}
+
+// AppDetail defines model for AppDetail.
+type AppDetail struct {
+	// Containers Its sandboxes.
+	Containers []Container `json:"containers"`
+
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Deployment The deployment under way; absent: there is none.
+	Deployment *Deployment `json:"deployment,omitempty"`
+
+	// Hosts Hosts, with their paths, that lead to it.
+	Hosts []string `json:"hosts"`
+
+	// ID Id.
+	ID string `json:"id"`
+
+	// LastDeployment The newest deployment that ended.
+	LastDeployment *Deployment `json:"last_deployment,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: shop
+	Name string `json:"name"`
+
+	// Ready Sandboxes of that version that are ready.
+	Ready int64 `json:"ready"`
+
+	// Services Services of the versions that have sandboxes.
+	Services []AppService `json:"services"`
+
+	// URL URL of the app.
+	URL *string `json:"url,omitempty"`
+
+	// Variables Names of its environment variables, of secret ones too.
+	Variables []string `json:"variables"`
+
+	// Version Number of the version that serves; absent: none does.
+	Version *int64 `json:"version,omitempty"`
+
+	// Versions Its versions, newest first.
+	Versions []AppVersion `json:"versions"`
+
+	// Wanted Sandboxes that it should have.
+	Wanted int64 `json:"wanted"`
+}
+
+// AppList defines model for AppList.
+type AppList struct {
+	// Apps Apps by name.
+	Apps []App `json:"apps"`
+}
+
+// AppService defines model for AppService.
+type AppService struct {
+	// Message Problem.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: web
+	Name string `json:"name"`
+
+	// Ready Sandboxes that are ready.
+	Ready int64 `json:"ready"`
+
+	// State State of its sandboxes as a whole.
+	State *string `json:"state,omitempty"`
+
+	// Version Number of the version.
+	Version int64 `json:"version"`
+
+	// Wanted Sandboxes that it should have.
+	Wanted int64 `json:"wanted"`
+}
+
+// AppVersion defines model for AppVersion.
+type AppVersion struct {
+	// Branch Branch of its source.
+	Branch *string `json:"branch,omitempty"`
+
+	// Commit Commit of its source.
+	Commit *string `json:"commit,omitempty"`
+
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// ID Id.
+	ID string `json:"id"`
+
+	// Image Image with its digest.
+	Image string `json:"image"`
+
+	// Number Counts up within the app.
+	Number int64 `json:"number"`
+
+	// ServedAt Time at which it got the traffic; absent: it never served.
+	ServedAt *time.Time `json:"served_at,omitempty"`
+}
 
 // AuditPage defines model for AuditPage.
 type AuditPage struct {
@@ -694,6 +852,108 @@ type CreateWebhookInputBody struct {
 	URL string `json:"url"`
 }
 
+// Deployment defines model for Deployment.
+type Deployment struct {
+	// App Name of the app.
+	App string `json:"app"`
+
+	// Branch Branch of the source.
+	Branch *string `json:"branch,omitempty"`
+
+	// Commit Commit of the source.
+	Commit *string `json:"commit,omitempty"`
+
+	// CreatedAt Time at which it was accepted.
+	CreatedAt time.Time `json:"created_at"`
+
+	// EndedAt Time of its end; absent: it is under way.
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+
+	// Failure Its failure.
+	Failure *DeploymentFailure `json:"failure,omitempty"`
+
+	// ID Id.
+	//
+	// Examples: dep-4k2j7q
+	ID string `json:"id"`
+
+	// Kind Kind.
+	Kind DeploymentKind `json:"kind"`
+
+	// Message Reason that the user gave.
+	Message *string `json:"message,omitempty"`
+
+	// Phase Phase; succeeded, failed and canceled are final.
+	Phase string `json:"phase"`
+
+	// RequestedBy Who asked for it.
+	RequestedBy *string `json:"requested_by,omitempty"`
+
+	// Steps Its steps, in order.
+	Steps []DeploymentStep `json:"steps"`
+
+	// URL URL of the app.
+	URL *string `json:"url,omitempty"`
+
+	// Version Number of the version that it rolls out; absent: there is none yet.
+	Version *int64 `json:"version,omitempty"`
+}
+
+// DeploymentKind Kind.
+type DeploymentKind string
+
+// DeploymentFailure defines model for DeploymentFailure.
+type DeploymentFailure struct {
+	// ExitCode Exit code of its process.
+	ExitCode *int64 `json:"exit_code,omitempty"`
+
+	// Hint Advice.
+	Hint *string `json:"hint,omitempty"`
+
+	// LogTail Last lines of the build or the process.
+	LogTail []string `json:"log_tail,omitempty"`
+
+	// Message Description.
+	Message string `json:"message"`
+
+	// Reason Class.
+	//
+	// Examples: crash
+	Reason string `json:"reason"`
+
+	// Service The service that failed.
+	Service *string `json:"service,omitempty"`
+}
+
+// DeploymentList defines model for DeploymentList.
+type DeploymentList struct {
+	// Deployments Deployments, newest first.
+	Deployments []Deployment `json:"deployments"`
+}
+
+// DeploymentStep defines model for DeploymentStep.
+type DeploymentStep struct {
+	// EndedAt Time of its end.
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+
+	// Message Progress or failure.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: build
+	Name string `json:"name"`
+
+	// StartedAt Time of its begin.
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// State State.
+	State DeploymentStepState `json:"state"`
+}
+
+// DeploymentStepState State.
+type DeploymentStepState string
+
 // Egress defines model for Egress.
 type Egress struct {
 	// Allow Networks, addresses, domains and *.DOMAIN, for list.
@@ -743,6 +1003,38 @@ type EgressRecord struct {
 type EndEvent struct {
 	// ExitCode Exit code; 128+n for signal n.
 	ExitCode int64 `json:"exit_code"`
+}
+
+// EntityKind defines model for EntityKind.
+type EntityKind struct {
+	// Doc What it is.
+	Doc string `json:"doc"`
+
+	// Name Name.
+	//
+	// Examples: sandbox
+	Name string `json:"name"`
+
+	// Plural Plural.
+	Plural string `json:"plural"`
+
+	// Scope cluster: its entities belong to no project, and keys do not read them.
+	Scope EntityKindScope `json:"scope"`
+}
+
+// EntityKindScope cluster: its entities belong to no project, and keys do not read them.
+type EntityKindScope string
+
+// EntityPage defines model for EntityPage.
+type EntityPage struct {
+	// Entities Entities, in the order of their ids.
+	Entities []map[string]interface{} `json:"entities"`
+
+	// NextCursor For the next page; absent on the last.
+	NextCursor *string `json:"next_cursor,omitempty"`
+
+	// Position Position of the list in the changes of the store: Last-Event-ID of the stream that follows it.
+	Position string `json:"position"`
 }
 
 // ErrorDetail defines model for ErrorDetail.
@@ -1164,6 +1456,12 @@ type KeyUse struct {
 	Sandboxes int64 `json:"sandboxes"`
 }
 
+// KindList defines model for KindList.
+type KindList struct {
+	// Kinds Kinds by name.
+	Kinds []EntityKind `json:"kinds"`
+}
+
 // LogLine defines model for LogLine.
 type LogLine struct {
 	// At Time of the line.
@@ -1346,6 +1644,21 @@ type NewWebhook struct {
 
 	// URL URL of the receiver.
 	URL string `json:"url"`
+}
+
+// NodeSummary defines model for NodeSummary.
+type NodeSummary struct {
+	// Cordoned Those on which an administrator lets no new sandboxes be placed.
+	Cordoned int64 `json:"cordoned"`
+
+	// Full Those on which none are placed because their disk is nearly full.
+	Full int64 `json:"full"`
+
+	// Nodes Number of nodes.
+	Nodes int64 `json:"nodes"`
+
+	// Ready Those that are alive.
+	Ready int64 `json:"ready"`
 }
 
 // NoteEvent defines model for NoteEvent.
@@ -2206,6 +2519,15 @@ type WebhookPage struct {
 	Webhooks []Webhook `json:"webhooks"`
 }
 
+// StreamAppLogsParams defines parameters for StreamAppLogs.
+type StreamAppLogsParams struct {
+	// Service Only this service; absent: all.
+	Service *string `form:"service,omitempty" json:"service,omitempty"`
+
+	// Tail So many last lines of each sandbox first.
+	Tail *int64 `form:"tail,omitempty" json:"tail,omitempty"`
+}
+
 // ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {
 	// Actor Only calls of this identity, such as key:default/ci.
@@ -2270,6 +2592,48 @@ type GetContainerLogsParams struct {
 
 	// Limit Most lines of the answer.
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListDeploymentsParams defines parameters for ListDeployments.
+type ListDeploymentsParams struct {
+	// App Only deployments of this app; its name.
+	App *string `form:"app,omitempty" json:"app,omitempty"`
+
+	// Phase Only deployments in this phase.
+	Phase *string `form:"phase,omitempty" json:"phase,omitempty"`
+
+	// Limit Most deployments of the answer.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// StreamDeploymentParams defines parameters for StreamDeployment.
+type StreamDeploymentParams struct {
+	// LastEventID id of the last event of an earlier stream: the build's log goes on after it. Absent: from the beginning.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// ListEntitiesParams defines parameters for ListEntities.
+type ListEntitiesParams struct {
+	// Kind Kind.
+	Kind string `form:"kind" json:"kind"`
+
+	// Name Only the entity with this name.
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Limit Most entities of a page. A page may have fewer although others follow.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// StreamEntitiesParams defines parameters for StreamEntities.
+type StreamEntitiesParams struct {
+	// Kind Kinds.
+	Kind []string `form:"kind" json:"kind"`
+
+	// LastEventID position of a list, or id of the last event of an earlier stream: the changes after it follow. Absent: those from now on. 410 if some of them are not kept any more.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
 // ListEventsParams defines parameters for ListEvents.
@@ -2703,6 +3067,21 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// ListApps List the apps of the project
+	//
+	// Corresponds with GET /apps (the `ListApps` operationId).
+	ListApps(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetApp Get an app with its services, sandboxes and versions
+	//
+	// Corresponds with GET /apps/{app} (the `GetApp` operationId).
+	GetApp(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StreamAppLogs Follow the output of an app's processes, as server-sent events
+	//
+	// Corresponds with GET /apps/{app}/logs/stream (the `StreamAppLogs` operationId).
+	StreamAppLogs(ctx context.Context, app string, params *StreamAppLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListAudit List the calls that changed something in the project, and refused ones
 	//
 	// Corresponds with GET /audit (the `ListAudit` operationId).
@@ -2727,6 +3106,36 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /containers/{id}/stats (the `GetContainerStats` operationId).
 	GetContainerStats(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListDeployments List the deployments of the project
+	//
+	// Corresponds with GET /deployments (the `ListDeployments` operationId).
+	ListDeployments(ctx context.Context, params *ListDeploymentsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetDeployment Get a deployment
+	//
+	// Corresponds with GET /deployments/{id} (the `GetDeployment` operationId).
+	GetDeployment(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StreamDeployment Follow a deployment, its build and the output of what it starts, as server-sent events
+	//
+	// Corresponds with GET /deployments/{id}/stream (the `StreamDeployment` operationId).
+	StreamDeployment(ctx context.Context, id string, params *StreamDeploymentParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListEntities List the entities of a kind
+	//
+	// Corresponds with GET /entities (the `ListEntities` operationId).
+	ListEntities(ctx context.Context, params *ListEntitiesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StreamEntities Follow the changes of entities, as server-sent events
+	//
+	// Corresponds with GET /entities/stream (the `StreamEntities` operationId).
+	StreamEntities(ctx context.Context, params *StreamEntitiesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetEntity Get an entity
+	//
+	// Corresponds with GET /entities/{kind}/{id} (the `GetEntity` operationId).
+	GetEntity(ctx context.Context, kind string, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListEvents List what happened in the project
 	//
@@ -2805,6 +3214,16 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /keys/{name} (the `GetKey` operationId).
 	GetKey(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListKinds List the kinds of entities
+	//
+	// Corresponds with GET /kinds (the `ListKinds` operationId).
+	ListKinds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SummarizeNodes Get how many nodes there are and how many are ready
+	//
+	// Corresponds with GET /nodes/summary (the `SummarizeNodes` operationId).
+	SummarizeNodes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetPolicy Get what sandboxes, previews and keys of the project must be like
 	//
@@ -3313,6 +3732,51 @@ type ClientInterface interface {
 	TestWebhook(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
+// ListApps List the apps of the project
+//
+// Corresponds with GET /apps (the `ListApps` operationId).
+func (c *Client) ListApps(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAppsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetApp Get an app with its services, sandboxes and versions
+//
+// Corresponds with GET /apps/{app} (the `GetApp` operationId).
+func (c *Client) GetApp(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetAppRequest(c.Server, app)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StreamAppLogs Follow the output of an app's processes, as server-sent events
+//
+// Corresponds with GET /apps/{app}/logs/stream (the `StreamAppLogs` operationId).
+func (c *Client) StreamAppLogs(ctx context.Context, app string, params *StreamAppLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamAppLogsRequest(c.Server, app, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListAudit List the calls that changed something in the project, and refused ones
 //
 // Corresponds with GET /audit (the `ListAudit` operationId).
@@ -3378,6 +3842,96 @@ func (c *Client) GetContainerLogs(ctx context.Context, id string, params *GetCon
 // Corresponds with GET /containers/{id}/stats (the `GetContainerStats` operationId).
 func (c *Client) GetContainerStats(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetContainerStatsRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListDeployments List the deployments of the project
+//
+// Corresponds with GET /deployments (the `ListDeployments` operationId).
+func (c *Client) ListDeployments(ctx context.Context, params *ListDeploymentsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDeploymentsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetDeployment Get a deployment
+//
+// Corresponds with GET /deployments/{id} (the `GetDeployment` operationId).
+func (c *Client) GetDeployment(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetDeploymentRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StreamDeployment Follow a deployment, its build and the output of what it starts, as server-sent events
+//
+// Corresponds with GET /deployments/{id}/stream (the `StreamDeployment` operationId).
+func (c *Client) StreamDeployment(ctx context.Context, id string, params *StreamDeploymentParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamDeploymentRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListEntities List the entities of a kind
+//
+// Corresponds with GET /entities (the `ListEntities` operationId).
+func (c *Client) ListEntities(ctx context.Context, params *ListEntitiesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListEntitiesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StreamEntities Follow the changes of entities, as server-sent events
+//
+// Corresponds with GET /entities/stream (the `StreamEntities` operationId).
+func (c *Client) StreamEntities(ctx context.Context, params *StreamEntitiesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamEntitiesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetEntity Get an entity
+//
+// Corresponds with GET /entities/{kind}/{id} (the `GetEntity` operationId).
+func (c *Client) GetEntity(ctx context.Context, kind string, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetEntityRequest(c.Server, kind, id)
 	if err != nil {
 		return nil, err
 	}
@@ -3596,6 +4150,36 @@ func (c *Client) DeleteKey(ctx context.Context, name string, reqEditors ...Reque
 // Corresponds with GET /keys/{name} (the `GetKey` operationId).
 func (c *Client) GetKey(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetKeyRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListKinds List the kinds of entities
+//
+// Corresponds with GET /kinds (the `ListKinds` operationId).
+func (c *Client) ListKinds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListKindsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SummarizeNodes Get how many nodes there are and how many are ready
+//
+// Corresponds with GET /nodes/summary (the `SummarizeNodes` operationId).
+func (c *Client) SummarizeNodes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSummarizeNodesRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -4952,6 +5536,140 @@ func (c *Client) TestWebhook(ctx context.Context, name string, reqEditors ...Req
 	return c.Client.Do(req)
 }
 
+// NewListAppsRequest constructs an http.Request for the ListApps method
+func NewListAppsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetAppRequest constructs an http.Request for the GetApp method
+func NewGetAppRequest(server string, app string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStreamAppLogsRequest constructs an http.Request for the StreamAppLogs method
+func NewStreamAppLogsRequest(server string, app string, params *StreamAppLogsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps/%s/logs/stream", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Service != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "service", *params.Service, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tail != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "tail", *params.Tail, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListAuditRequest constructs an http.Request for the ListAudit method
 func NewListAuditRequest(server string, params *ListAuditParams) (*http.Request, error) {
 	var err error
@@ -5340,6 +6058,363 @@ func NewGetContainerStatsRequest(server string, id string) (*http.Request, error
 	}
 
 	operationPath := fmt.Sprintf("/containers/%s/stats", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListDeploymentsRequest constructs an http.Request for the ListDeployments method
+func NewListDeploymentsRequest(server string, params *ListDeploymentsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/deployments")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.App != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "app", *params.App, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Phase != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "phase", *params.Phase, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetDeploymentRequest constructs an http.Request for the GetDeployment method
+func NewGetDeploymentRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/deployments/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStreamDeploymentRequest constructs an http.Request for the StreamDeployment method
+func NewStreamDeploymentRequest(server string, id string, params *StreamDeploymentParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/deployments/%s/stream", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListEntitiesRequest constructs an http.Request for the ListEntities method
+func NewListEntitiesRequest(server string, params *ListEntitiesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/entities")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", false, "kind", params.Kind, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.Name != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "name", *params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStreamEntitiesRequest constructs an http.Request for the StreamEntities method
+func NewStreamEntitiesRequest(server string, params *StreamEntitiesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/entities/stream")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Kind != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "kind", params.Kind, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetEntityRequest constructs an http.Request for the GetEntity method
+func NewGetEntityRequest(server string, kind string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "kind", kind, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/entities/%s/%s", pathParam0, pathParam1)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -6086,6 +7161,60 @@ func NewGetKeyRequest(server string, name string) (*http.Request, error) {
 	}
 
 	operationPath := fmt.Sprintf("/keys/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListKindsRequest constructs an http.Request for the ListKinds method
+func NewListKindsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/kinds")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSummarizeNodesRequest constructs an http.Request for the SummarizeNodes method
+func NewSummarizeNodesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/nodes/summary")
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -9320,6 +10449,27 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// ListAppsWithResponse List the apps of the project
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /apps (the `ListApps` operationId).
+	ListAppsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListAppsResponse, error)
+
+	// GetAppWithResponse Get an app with its services, sandboxes and versions
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /apps/{app} (the `GetApp` operationId).
+	GetAppWithResponse(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*GetAppResponse, error)
+
+	// StreamAppLogsWithResponse Follow the output of an app's processes, as server-sent events
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /apps/{app}/logs/stream (the `StreamAppLogs` operationId).
+	StreamAppLogsWithResponse(ctx context.Context, app string, params *StreamAppLogsParams, reqEditors ...RequestEditorFn) (*StreamAppLogsResponse, error)
+
 	// ListAuditWithResponse List the calls that changed something in the project, and refused ones
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -9354,6 +10504,48 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /containers/{id}/stats (the `GetContainerStats` operationId).
 	GetContainerStatsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetContainerStatsResponse, error)
+
+	// ListDeploymentsWithResponse List the deployments of the project
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /deployments (the `ListDeployments` operationId).
+	ListDeploymentsWithResponse(ctx context.Context, params *ListDeploymentsParams, reqEditors ...RequestEditorFn) (*ListDeploymentsResponse, error)
+
+	// GetDeploymentWithResponse Get a deployment
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /deployments/{id} (the `GetDeployment` operationId).
+	GetDeploymentWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetDeploymentResponse, error)
+
+	// StreamDeploymentWithResponse Follow a deployment, its build and the output of what it starts, as server-sent events
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /deployments/{id}/stream (the `StreamDeployment` operationId).
+	StreamDeploymentWithResponse(ctx context.Context, id string, params *StreamDeploymentParams, reqEditors ...RequestEditorFn) (*StreamDeploymentResponse, error)
+
+	// ListEntitiesWithResponse List the entities of a kind
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /entities (the `ListEntities` operationId).
+	ListEntitiesWithResponse(ctx context.Context, params *ListEntitiesParams, reqEditors ...RequestEditorFn) (*ListEntitiesResponse, error)
+
+	// StreamEntitiesWithResponse Follow the changes of entities, as server-sent events
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /entities/stream (the `StreamEntities` operationId).
+	StreamEntitiesWithResponse(ctx context.Context, params *StreamEntitiesParams, reqEditors ...RequestEditorFn) (*StreamEntitiesResponse, error)
+
+	// GetEntityWithResponse Get an entity
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /entities/{kind}/{id} (the `GetEntity` operationId).
+	GetEntityWithResponse(ctx context.Context, kind string, id string, reqEditors ...RequestEditorFn) (*GetEntityResponse, error)
 
 	// ListEventsWithResponse List what happened in the project
 	//
@@ -9452,6 +10644,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /keys/{name} (the `GetKey` operationId).
 	GetKeyWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*GetKeyResponse, error)
+
+	// ListKindsWithResponse List the kinds of entities
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /kinds (the `ListKinds` operationId).
+	ListKindsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListKindsResponse, error)
+
+	// SummarizeNodesWithResponse Get how many nodes there are and how many are ready
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /nodes/summary (the `SummarizeNodes` operationId).
+	SummarizeNodesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*SummarizeNodesResponse, error)
 
 	// GetPolicyWithResponse Get what sandboxes, previews and keys of the project must be like
 	//
@@ -10042,6 +11248,164 @@ type ClientWithResponsesInterface interface {
 	TestWebhookWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*TestWebhookResponse, error)
 }
 
+type ListAppsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AppList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListAppsResponse) GetJSON200() *AppList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListAppsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListAppsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListAppsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListAppsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListAppsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListAppsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetAppResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AppDetail
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetAppResponse) GetJSON200() *AppDetail {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetAppResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetAppResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetAppResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetAppResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetAppResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetAppResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StreamAppLogsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r StreamAppLogsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StreamAppLogsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamAppLogsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamAppLogsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamAppLogsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamAppLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListAuditResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -10311,6 +11675,322 @@ func (r GetContainerStatsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetContainerStatsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListDeploymentsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DeploymentList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListDeploymentsResponse) GetJSON200() *DeploymentList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListDeploymentsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListDeploymentsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListDeploymentsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDeploymentsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDeploymentsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListDeploymentsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetDeploymentResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Deployment
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetDeploymentResponse) GetJSON200() *Deployment {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetDeploymentResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetDeploymentResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetDeploymentResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetDeploymentResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetDeploymentResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetDeploymentResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StreamDeploymentResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r StreamDeploymentResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StreamDeploymentResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamDeploymentResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamDeploymentResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamDeploymentResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamDeploymentResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListEntitiesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *EntityPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListEntitiesResponse) GetJSON200() *EntityPage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListEntitiesResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListEntitiesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListEntitiesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListEntitiesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListEntitiesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListEntitiesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StreamEntitiesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r StreamEntitiesResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StreamEntitiesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamEntitiesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamEntitiesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamEntitiesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamEntitiesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetEntityResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *map[string]interface{}
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetEntityResponse) GetJSON200() *map[string]interface{} {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetEntityResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetEntityResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetEntityResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetEntityResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetEntityResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetEntityResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -10957,6 +12637,116 @@ func (r GetKeyResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetKeyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListKindsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *KindList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListKindsResponse) GetJSON200() *KindList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListKindsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListKindsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListKindsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListKindsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListKindsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListKindsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SummarizeNodesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NodeSummary
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SummarizeNodesResponse) GetJSON200() *NodeSummary {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r SummarizeNodesResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SummarizeNodesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SummarizeNodesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SummarizeNodesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SummarizeNodesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SummarizeNodesResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -14407,6 +16197,45 @@ func (r TestWebhookResponse) ContentType() string {
 	return ""
 }
 
+// ListAppsWithResponse List the apps of the project
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /apps (the `ListApps` operationId).
+func (c *ClientWithResponses) ListAppsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListAppsResponse, error) {
+	rsp, err := c.ListApps(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListAppsResponse(rsp)
+}
+
+// GetAppWithResponse Get an app with its services, sandboxes and versions
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /apps/{app} (the `GetApp` operationId).
+func (c *ClientWithResponses) GetAppWithResponse(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*GetAppResponse, error) {
+	rsp, err := c.GetApp(ctx, app, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetAppResponse(rsp)
+}
+
+// StreamAppLogsWithResponse Follow the output of an app's processes, as server-sent events
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /apps/{app}/logs/stream (the `StreamAppLogs` operationId).
+func (c *ClientWithResponses) StreamAppLogsWithResponse(ctx context.Context, app string, params *StreamAppLogsParams, reqEditors ...RequestEditorFn) (*StreamAppLogsResponse, error) {
+	rsp, err := c.StreamAppLogs(ctx, app, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamAppLogsResponse(rsp)
+}
+
 // ListAuditWithResponse List the calls that changed something in the project, and refused ones
 //
 // Returns a wrapper object for the known response body format(s).
@@ -14470,6 +16299,84 @@ func (c *ClientWithResponses) GetContainerStatsWithResponse(ctx context.Context,
 		return nil, err
 	}
 	return ParseGetContainerStatsResponse(rsp)
+}
+
+// ListDeploymentsWithResponse List the deployments of the project
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /deployments (the `ListDeployments` operationId).
+func (c *ClientWithResponses) ListDeploymentsWithResponse(ctx context.Context, params *ListDeploymentsParams, reqEditors ...RequestEditorFn) (*ListDeploymentsResponse, error) {
+	rsp, err := c.ListDeployments(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDeploymentsResponse(rsp)
+}
+
+// GetDeploymentWithResponse Get a deployment
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /deployments/{id} (the `GetDeployment` operationId).
+func (c *ClientWithResponses) GetDeploymentWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetDeploymentResponse, error) {
+	rsp, err := c.GetDeployment(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetDeploymentResponse(rsp)
+}
+
+// StreamDeploymentWithResponse Follow a deployment, its build and the output of what it starts, as server-sent events
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /deployments/{id}/stream (the `StreamDeployment` operationId).
+func (c *ClientWithResponses) StreamDeploymentWithResponse(ctx context.Context, id string, params *StreamDeploymentParams, reqEditors ...RequestEditorFn) (*StreamDeploymentResponse, error) {
+	rsp, err := c.StreamDeployment(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamDeploymentResponse(rsp)
+}
+
+// ListEntitiesWithResponse List the entities of a kind
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /entities (the `ListEntities` operationId).
+func (c *ClientWithResponses) ListEntitiesWithResponse(ctx context.Context, params *ListEntitiesParams, reqEditors ...RequestEditorFn) (*ListEntitiesResponse, error) {
+	rsp, err := c.ListEntities(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListEntitiesResponse(rsp)
+}
+
+// StreamEntitiesWithResponse Follow the changes of entities, as server-sent events
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /entities/stream (the `StreamEntities` operationId).
+func (c *ClientWithResponses) StreamEntitiesWithResponse(ctx context.Context, params *StreamEntitiesParams, reqEditors ...RequestEditorFn) (*StreamEntitiesResponse, error) {
+	rsp, err := c.StreamEntities(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamEntitiesResponse(rsp)
+}
+
+// GetEntityWithResponse Get an entity
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /entities/{kind}/{id} (the `GetEntity` operationId).
+func (c *ClientWithResponses) GetEntityWithResponse(ctx context.Context, kind string, id string, reqEditors ...RequestEditorFn) (*GetEntityResponse, error) {
+	rsp, err := c.GetEntity(ctx, kind, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetEntityResponse(rsp)
 }
 
 // ListEventsWithResponse List what happened in the project
@@ -14652,6 +16559,32 @@ func (c *ClientWithResponses) GetKeyWithResponse(ctx context.Context, name strin
 		return nil, err
 	}
 	return ParseGetKeyResponse(rsp)
+}
+
+// ListKindsWithResponse List the kinds of entities
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /kinds (the `ListKinds` operationId).
+func (c *ClientWithResponses) ListKindsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListKindsResponse, error) {
+	rsp, err := c.ListKinds(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListKindsResponse(rsp)
+}
+
+// SummarizeNodesWithResponse Get how many nodes there are and how many are ready
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /nodes/summary (the `SummarizeNodes` operationId).
+func (c *ClientWithResponses) SummarizeNodesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*SummarizeNodesResponse, error) {
+	rsp, err := c.SummarizeNodes(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSummarizeNodesResponse(rsp)
 }
 
 // GetPolicyWithResponse Get what sandboxes, previews and keys of the project must be like
@@ -15746,6 +17679,128 @@ func (c *ClientWithResponses) TestWebhookWithResponse(ctx context.Context, name 
 	return ParseTestWebhookResponse(rsp)
 }
 
+// ParseListAppsResponse parses an HTTP response from a ListAppsWithResponse call
+func ParseListAppsResponse(rsp *http.Response) (*ListAppsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListAppsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AppList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetAppResponse parses an HTTP response from a GetAppWithResponse call
+func ParseGetAppResponse(rsp *http.Response) (*GetAppResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetAppResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AppDetail
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseStreamAppLogsResponse parses an HTTP response from a StreamAppLogsWithResponse call
+func ParseStreamAppLogsResponse(rsp *http.Response) (*StreamAppLogsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamAppLogsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
 // ParseListAuditResponse parses an HTTP response from a ListAuditWithResponse call
 func ParseListAuditResponse(rsp *http.Response) (*ListAuditResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -15934,6 +17989,250 @@ func ParseGetContainerStatsResponse(rsp *http.Response) (*GetContainerStatsRespo
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Stats
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListDeploymentsResponse parses an HTTP response from a ListDeploymentsWithResponse call
+func ParseListDeploymentsResponse(rsp *http.Response) (*ListDeploymentsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDeploymentsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DeploymentList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetDeploymentResponse parses an HTTP response from a GetDeploymentWithResponse call
+func ParseGetDeploymentResponse(rsp *http.Response) (*GetDeploymentResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetDeploymentResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Deployment
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseStreamDeploymentResponse parses an HTTP response from a StreamDeploymentWithResponse call
+func ParseStreamDeploymentResponse(rsp *http.Response) (*StreamDeploymentResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamDeploymentResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListEntitiesResponse parses an HTTP response from a ListEntitiesWithResponse call
+func ParseListEntitiesResponse(rsp *http.Response) (*ListEntitiesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListEntitiesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest EntityPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseStreamEntitiesResponse parses an HTTP response from a StreamEntitiesWithResponse call
+func ParseStreamEntitiesResponse(rsp *http.Response) (*StreamEntitiesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamEntitiesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetEntityResponse parses an HTTP response from a GetEntityWithResponse call
+func ParseGetEntityResponse(rsp *http.Response) (*GetEntityResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetEntityResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest map[string]interface{}
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -16445,6 +18744,92 @@ func ParseGetKeyResponse(rsp *http.Response) (*GetKeyResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest KeyDetail
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListKindsResponse parses an HTTP response from a ListKindsWithResponse call
+func ParseListKindsResponse(rsp *http.Response) (*ListKindsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListKindsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest KindList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseSummarizeNodesResponse parses an HTTP response from a SummarizeNodesWithResponse call
+func ParseSummarizeNodesResponse(rsp *http.Response) (*SummarizeNodesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SummarizeNodesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NodeSummary
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,57 @@
  */
 
 export interface paths {
+    "/apps": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the apps of the project */
+        get: operations["list-apps"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/apps/{app}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get an app with its services, sandboxes and versions */
+        get: operations["get-app"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/apps/{app}/logs/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Follow the output of an app's processes, as server-sent events */
+        get: operations["stream-app-logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/audit": {
         parameters: {
             query?: never;
@@ -81,6 +132,108 @@ export interface paths {
         };
         /** Read what a running container uses */
         get: operations["get-container-stats"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/deployments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the deployments of the project */
+        get: operations["list-deployments"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/deployments/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a deployment */
+        get: operations["get-deployment"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/deployments/{id}/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Follow a deployment, its build and the output of what it starts, as server-sent events */
+        get: operations["stream-deployment"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/entities": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the entities of a kind */
+        get: operations["list-entities"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/entities/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Follow the changes of entities, as server-sent events */
+        get: operations["stream-entities"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/entities/{kind}/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get an entity */
+        get: operations["get-entity"];
         put?: never;
         post?: never;
         delete?: never;
@@ -240,6 +393,40 @@ export interface paths {
         post?: never;
         /** Delete an API key, which is refused from then on */
         delete: operations["delete-key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/kinds": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the kinds of entities */
+        get: operations["list-kinds"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/nodes/summary": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get how many nodes there are and how many are ready */
+        get: operations["summarize-nodes"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1000,6 +1187,143 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        App: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description The deployment under way; absent: there is none. */
+            deployment?: components["schemas"]["Deployment"];
+            /** @description Hosts, with their paths, that lead to it. */
+            hosts: string[];
+            /** @description Id. */
+            id: string;
+            /** @description The newest deployment that ended. */
+            last_deployment?: components["schemas"]["Deployment"];
+            /**
+             * @description Name.
+             * @example shop
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Sandboxes of that version that are ready.
+             */
+            ready: number;
+            /** @description URL of the app. */
+            url?: string;
+            /**
+             * Format: int64
+             * @description Number of the version that serves; absent: none does.
+             */
+            version?: number;
+            /**
+             * Format: int64
+             * @description Sandboxes that it should have.
+             */
+            wanted: number;
+        };
+        AppDetail: {
+            /** @description Its sandboxes. */
+            containers: components["schemas"]["Container"][];
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description The deployment under way; absent: there is none. */
+            deployment?: components["schemas"]["Deployment"];
+            /** @description Hosts, with their paths, that lead to it. */
+            hosts: string[];
+            /** @description Id. */
+            id: string;
+            /** @description The newest deployment that ended. */
+            last_deployment?: components["schemas"]["Deployment"];
+            /**
+             * @description Name.
+             * @example shop
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Sandboxes of that version that are ready.
+             */
+            ready: number;
+            /** @description Services of the versions that have sandboxes. */
+            services: components["schemas"]["AppService"][];
+            /** @description URL of the app. */
+            url?: string;
+            /** @description Names of its environment variables, of secret ones too. */
+            variables: string[];
+            /**
+             * Format: int64
+             * @description Number of the version that serves; absent: none does.
+             */
+            version?: number;
+            /** @description Its versions, newest first. */
+            versions: components["schemas"]["AppVersion"][];
+            /**
+             * Format: int64
+             * @description Sandboxes that it should have.
+             */
+            wanted: number;
+        };
+        AppList: {
+            /** @description Apps by name. */
+            apps: components["schemas"]["App"][];
+        };
+        AppService: {
+            /** @description Problem. */
+            message?: string;
+            /**
+             * @description Name.
+             * @example web
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Sandboxes that are ready.
+             */
+            ready: number;
+            /** @description State of its sandboxes as a whole. */
+            state?: string;
+            /**
+             * Format: int64
+             * @description Number of the version.
+             */
+            version: number;
+            /**
+             * Format: int64
+             * @description Sandboxes that it should have.
+             */
+            wanted: number;
+        };
+        AppVersion: {
+            /** @description Branch of its source. */
+            branch?: string;
+            /** @description Commit of its source. */
+            commit?: string;
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description Id. */
+            id: string;
+            /** @description Image with its digest. */
+            image: string;
+            /**
+             * Format: int64
+             * @description Counts up within the app.
+             */
+            number: number;
+            /**
+             * Format: date-time
+             * @description Time at which it got the traffic; absent: it never served.
+             */
+            served_at?: string;
+        };
         AuditPage: {
             /** @description For the next page; absent on the last. */
             next_cursor?: string;
@@ -1376,6 +1700,99 @@ export interface components {
              */
             url: string;
         };
+        Deployment: {
+            /** @description Name of the app. */
+            app: string;
+            /** @description Branch of the source. */
+            branch?: string;
+            /** @description Commit of the source. */
+            commit?: string;
+            /**
+             * Format: date-time
+             * @description Time at which it was accepted.
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description Time of its end; absent: it is under way.
+             */
+            ended_at?: string;
+            /** @description Its failure. */
+            failure?: components["schemas"]["DeploymentFailure"];
+            /**
+             * @description Id.
+             * @example dep-4k2j7q
+             */
+            id: string;
+            /**
+             * @description Kind.
+             * @enum {string}
+             */
+            kind: "deploy" | "rollback" | "config" | "restart";
+            /** @description Reason that the user gave. */
+            message?: string;
+            /** @description Phase; succeeded, failed and canceled are final. */
+            phase: string;
+            /** @description Who asked for it. */
+            requested_by?: string;
+            /** @description Its steps, in order. */
+            steps: components["schemas"]["DeploymentStep"][];
+            /** @description URL of the app. */
+            url?: string;
+            /**
+             * Format: int64
+             * @description Number of the version that it rolls out; absent: there is none yet.
+             */
+            version?: number;
+        };
+        DeploymentFailure: {
+            /**
+             * Format: int64
+             * @description Exit code of its process.
+             */
+            exit_code?: number;
+            /** @description Advice. */
+            hint?: string;
+            /** @description Last lines of the build or the process. */
+            log_tail?: string[];
+            /** @description Description. */
+            message: string;
+            /**
+             * @description Class.
+             * @example crash
+             */
+            reason: string;
+            /** @description The service that failed. */
+            service?: string;
+        };
+        DeploymentList: {
+            /** @description Deployments, newest first. */
+            deployments: components["schemas"]["Deployment"][];
+        };
+        DeploymentStep: {
+            /**
+             * Format: date-time
+             * @description Time of its end.
+             */
+            ended_at?: string;
+            /** @description Progress or failure. */
+            message?: string;
+            /**
+             * @description Name.
+             * @example build
+             */
+            name: string;
+            /**
+             * Format: date-time
+             * @description Time of its begin.
+             */
+            started_at?: string;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "pending" | "running" | "done" | "failed" | "skipped";
+        };
         Egress: {
             /** @description Networks, addresses, domains and *.DOMAIN, for list. */
             allow?: string[];
@@ -1419,6 +1836,32 @@ export interface components {
              * @description Exit code; 128+n for signal n.
              */
             exit_code: number;
+        };
+        EntityKind: {
+            /** @description What it is. */
+            doc: string;
+            /**
+             * @description Name.
+             * @example sandbox
+             */
+            name: string;
+            /** @description Plural. */
+            plural: string;
+            /**
+             * @description cluster: its entities belong to no project, and keys do not read them.
+             * @enum {string}
+             */
+            scope: "project" | "cluster";
+        };
+        EntityPage: {
+            /** @description Entities, in the order of their ids. */
+            entities: {
+                [key: string]: unknown;
+            }[];
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+            /** @description Position of the list in the changes of the store: Last-Event-ID of the stream that follows it. */
+            position: string;
         };
         ErrorDetail: {
             /** @description Where the error occurred, e.g. 'body.items[3].tags' or 'path.thing-id' */
@@ -1824,6 +2267,10 @@ export interface components {
              */
             sandboxes: number;
         };
+        KindList: {
+            /** @description Kinds by name. */
+            kinds: components["schemas"]["EntityKind"][];
+        };
         LogLine: {
             /**
              * Format: date-time
@@ -2011,6 +2458,28 @@ export interface components {
             secret: string;
             /** @description URL of the receiver. */
             url: string;
+        };
+        NodeSummary: {
+            /**
+             * Format: int64
+             * @description Those on which an administrator lets no new sandboxes be placed.
+             */
+            cordoned: number;
+            /**
+             * Format: int64
+             * @description Those on which none are placed because their disk is nearly full.
+             */
+            full: number;
+            /**
+             * Format: int64
+             * @description Number of nodes.
+             */
+            nodes: number;
+            /**
+             * Format: int64
+             * @description Those that are alive.
+             */
+            ready: number;
         };
         NoteEvent: {
             /** @description Message. */
@@ -2874,6 +3343,11 @@ export interface components {
     headers: never;
     pathItems: never;
 }
+export type App = components['schemas']['App'];
+export type AppDetail = components['schemas']['AppDetail'];
+export type AppList = components['schemas']['AppList'];
+export type AppService = components['schemas']['AppService'];
+export type AppVersion = components['schemas']['AppVersion'];
 export type AuditPage = components['schemas']['AuditPage'];
 export type AuditRecord = components['schemas']['AuditRecord'];
 export type BuildLine = components['schemas']['BuildLine'];
@@ -2890,10 +3364,16 @@ export type CreateSnapshotInputBody = components['schemas']['CreateSnapshotInput
 export type CreateVolumeInputBody = components['schemas']['CreateVolumeInputBody'];
 export type CreateVolumeSnapshotInputBody = components['schemas']['CreateVolumeSnapshotInputBody'];
 export type CreateWebhookInputBody = components['schemas']['CreateWebhookInputBody'];
+export type Deployment = components['schemas']['Deployment'];
+export type DeploymentFailure = components['schemas']['DeploymentFailure'];
+export type DeploymentList = components['schemas']['DeploymentList'];
+export type DeploymentStep = components['schemas']['DeploymentStep'];
 export type Egress = components['schemas']['Egress'];
 export type EgressLog = components['schemas']['EgressLog'];
 export type EgressRecord = components['schemas']['EgressRecord'];
 export type EndEvent = components['schemas']['EndEvent'];
+export type EntityKind = components['schemas']['EntityKind'];
+export type EntityPage = components['schemas']['EntityPage'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
 export type Event = components['schemas']['Event'];
 export type EventPage = components['schemas']['EventPage'];
@@ -2916,6 +3396,7 @@ export type KeyDetail = components['schemas']['KeyDetail'];
 export type KeyLimits = components['schemas']['KeyLimits'];
 export type KeyPage = components['schemas']['KeyPage'];
 export type KeyUse = components['schemas']['KeyUse'];
+export type KindList = components['schemas']['KindList'];
 export type LogLine = components['schemas']['LogLine'];
 export type LogPage = components['schemas']['LogPage'];
 export type Metrics = components['schemas']['Metrics'];
@@ -2923,6 +3404,7 @@ export type MountRequest = components['schemas']['MountRequest'];
 export type NewKey = components['schemas']['NewKey'];
 export type NewTemplate = components['schemas']['NewTemplate'];
 export type NewWebhook = components['schemas']['NewWebhook'];
+export type NodeSummary = components['schemas']['NodeSummary'];
 export type NoteEvent = components['schemas']['NoteEvent'];
 export type OutputEvent = components['schemas']['OutputEvent'];
 export type Policy = components['schemas']['Policy'];
@@ -2965,6 +3447,134 @@ export type WebhookDeliveryPage = components['schemas']['WebhookDeliveryPage'];
 export type WebhookPage = components['schemas']['WebhookPage'];
 export type $defs = Record<string, never>;
 export interface operations {
+    "list-apps": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AppList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-app": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the app. */
+                app: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AppDetail"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "stream-app-logs": {
+        parameters: {
+            query?: {
+                /** @description Only this service; absent: all. */
+                service?: string;
+                /** @description So many last lines of each sandbox first. */
+                tail?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the app. */
+                app: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "list-audit": {
         parameters: {
             query?: {
@@ -3183,6 +3793,278 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Stats"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-deployments": {
+        parameters: {
+            query?: {
+                /** @description Only deployments of this app; its name. */
+                app?: string;
+                /** @description Only deployments in this phase. */
+                phase?: string;
+                /** @description Most deployments of the answer. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeploymentList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-deployment": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the deployment. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deployment"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "stream-deployment": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description id of the last event of an earlier stream: the build's log goes on after it. Absent: from the beginning. */
+                "Last-Event-ID"?: string;
+            };
+            path: {
+                /** @description Id of the deployment. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-entities": {
+        parameters: {
+            query: {
+                /** @description Kind. */
+                kind: string;
+                /** @description Only the entity with this name. */
+                name?: string;
+                /** @description Most entities of a page. A page may have fewer although others follow. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EntityPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "stream-entities": {
+        parameters: {
+            query: {
+                /** @description Kinds. */
+                kind: string[];
+            };
+            header?: {
+                /** @description position of a list, or id of the last event of an earlier stream: the changes after it follow. Absent: those from now on. 410 if some of them are not kept any more. */
+                "Last-Event-ID"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-entity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Kind. */
+                kind: string;
+                /** @description Id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        [key: string]: unknown;
+                    };
                 };
             };
             /** @description Bad Request */
@@ -3727,6 +4609,84 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-kinds": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KindList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "summarize-nodes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeSummary"];
+                };
             };
             /** @description Bad Request */
             400: {

@@ -1,5 +1,10 @@
 """Contains all the data models used in inputs/outputs"""
 
+from .app import App
+from .app_detail import AppDetail
+from .app_list import AppList
+from .app_service import AppService
+from .app_version import AppVersion
 from .audit_page import AuditPage
 from .audit_record import AuditRecord
 from .audit_record_detail import AuditRecordDetail
@@ -31,11 +36,21 @@ from .create_volume_input_body import CreateVolumeInputBody
 from .create_volume_input_body_file_system import CreateVolumeInputBodyFileSystem
 from .create_volume_snapshot_input_body import CreateVolumeSnapshotInputBody
 from .create_webhook_input_body import CreateWebhookInputBody
+from .deployment import Deployment
+from .deployment_failure import DeploymentFailure
+from .deployment_kind import DeploymentKind
+from .deployment_list import DeploymentList
+from .deployment_step import DeploymentStep
+from .deployment_step_state import DeploymentStepState
 from .egress import Egress
 from .egress_log import EgressLog
 from .egress_mode import EgressMode
 from .egress_record import EgressRecord
 from .end_event import EndEvent
+from .entity_kind import EntityKind
+from .entity_kind_scope import EntityKindScope
+from .entity_page import EntityPage
+from .entity_page_entities_item import EntityPageEntitiesItem
 from .error_detail import ErrorDetail
 from .event import Event
 from .event_data import EventData
@@ -58,6 +73,7 @@ from .fork import Fork
 from .fork_env import ForkEnv
 from .fork_labels import ForkLabels
 from .fork_result import ForkResult
+from .get_entity_response_200 import GetEntityResponse200
 from .get_execution_result_encoding import GetExecutionResultEncoding
 from .get_session_result_encoding import GetSessionResultEncoding
 from .handler import Handler
@@ -72,6 +88,7 @@ from .key_detail import KeyDetail
 from .key_limits import KeyLimits
 from .key_page import KeyPage
 from .key_use import KeyUse
+from .kind_list import KindList
 from .list_containers_purpose import ListContainersPurpose
 from .list_containers_state import ListContainersState
 from .list_executions_state import ListExecutionsState
@@ -85,6 +102,7 @@ from .new_key import NewKey
 from .new_template import NewTemplate
 from .new_template_env import NewTemplateEnv
 from .new_webhook import NewWebhook
+from .node_summary import NodeSummary
 from .note_event import NoteEvent
 from .output_event import OutputEvent
 from .output_event_stream import OutputEventStream
@@ -152,6 +170,11 @@ from .webhook_delivery_phase import WebhookDeliveryPhase
 from .webhook_page import WebhookPage
 
 __all__ = (
+    "App",
+    "AppDetail",
+    "AppList",
+    "AppService",
+    "AppVersion",
     "AuditPage",
     "AuditRecord",
     "AuditRecordDetail",
@@ -183,11 +206,21 @@ __all__ = (
     "CreateVolumeInputBodyFileSystem",
     "CreateVolumeSnapshotInputBody",
     "CreateWebhookInputBody",
+    "Deployment",
+    "DeploymentFailure",
+    "DeploymentKind",
+    "DeploymentList",
+    "DeploymentStep",
+    "DeploymentStepState",
     "Egress",
     "EgressLog",
     "EgressMode",
     "EgressRecord",
     "EndEvent",
+    "EntityKind",
+    "EntityKindScope",
+    "EntityPage",
+    "EntityPageEntitiesItem",
     "ErrorDetail",
     "Event",
     "EventData",
@@ -210,6 +243,7 @@ __all__ = (
     "ForkEnv",
     "ForkLabels",
     "ForkResult",
+    "GetEntityResponse200",
     "GetExecutionResultEncoding",
     "GetSessionResultEncoding",
     "Handler",
@@ -224,6 +258,7 @@ __all__ = (
     "KeyLimits",
     "KeyPage",
     "KeyUse",
+    "KindList",
     "ListContainersPurpose",
     "ListContainersState",
     "ListExecutionsState",
@@ -237,6 +272,7 @@ __all__ = (
     "NewTemplate",
     "NewTemplateEnv",
     "NewWebhook",
+    "NodeSummary",
     "NoteEvent",
     "OutputEvent",
     "OutputEventStream",

@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/testsupport/need"
+)
+
+// screenshots is where the tests of the dashboard write pictures of the pages.
+var screenshots = flag.String("screenshots", "", "directory for pictures of the dashboard, such as ../docs/images; default: none")
+
+// TestDashboard uses the dashboard of a server in a headless Chromium: login,
+// overview, apps with a deployment that it follows, sandboxes with terminal and
+// files, executions, disks, audit, entities; as administrator, as viewer, and in an
+// empty project; at the widths of a desktop and of a phone, light and dark. It
+// checks every page with axe-core.
+func TestDashboard(t *testing.T) {
+	s, url := withAPI(t, "dashboard")
+	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
+	viewer := strings.TrimSpace(s.r(t, "", "key", "create", "look", "--role", "viewer"))
+	project := filepath.Join(t.TempDir(), "project.yml")
+	write(t, project, "kind: project\nname: empty\n")
+	s.r(t, "", "entity", "put", project)
+	empty := strings.TrimSpace(s.r(t, "", "key", "create", "none", "--role", "viewer", "--project", "empty"))
+	dir := copyExample(t, "static-site")
+	s.r(t, dir, "app", "deploy", "--app", "shop")
+	browse(t, "basics.mjs", url, "KEY="+admin)
+	env := s.command(t.Context(), "").Env
+	browse(t, "pages.mjs", url, append(env, "KEY="+admin, "VIEWER_KEY="+viewer, "EMPTY_KEY="+empty, "R="+filepath.Join(bin, "r"), "APP="+dir)...)
+}
+
+// browse runs a script of testdata/dashboard, which uses the dashboard at url.
+func browse(t *testing.T, script, url string, env ...string) {
+	t.Helper()
+	need.Tools(t, "node")
+	cmd := exec.CommandContext(t.Context(), "../hack/dashboard-clients.sh")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	modules, err := cmd.Output()
+	if err != nil {
+		need.Missing(t, "hack/dashboard-clients.sh: ", err, stderr.String())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	cmd = exec.CommandContext(ctx, "node", script)
+	cmd.Dir = filepath.Join("testdata", "dashboard")
+	cmd.Env = append(append(os.Environ(), "MODULES="+strings.TrimSpace(string(modules)), "URL="+url), env...)
+	if *screenshots != "" {
+		out, err := filepath.Abs(*screenshots)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Env = append(cmd.Env, fmt.Sprint("SCREENSHOTS=", out))
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+}

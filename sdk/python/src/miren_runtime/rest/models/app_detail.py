@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from attrs import define as _attrs_define
+
+from ..types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from ..models.app_service import AppService
+    from ..models.app_version import AppVersion
+    from ..models.container import Container
+    from ..models.deployment import Deployment
+
+
+T = TypeVar("T", bound="AppDetail")
+
+
+@_attrs_define
+class AppDetail:
+    containers: list[Container]
+    """ Its sandboxes. """
+    created_at: datetime.datetime
+    """ Time of its creation. """
+    hosts: list[str]
+    """ Hosts, with their paths, that lead to it. """
+    id: str
+    """ Id. """
+    name: str
+    """ Name. """
+    ready: int
+    """ Sandboxes of that version that are ready. """
+    services: list[AppService]
+    """ Services of the versions that have sandboxes. """
+    variables: list[str]
+    """ Names of its environment variables, of secret ones too. """
+    versions: list[AppVersion]
+    """ Its versions, newest first. """
+    wanted: int
+    """ Sandboxes that it should have. """
+    deployment: Deployment | Unset = UNSET
+    last_deployment: Deployment | Unset = UNSET
+    url: str | Unset = UNSET
+    """ URL of the app. """
+    version: int | Unset = UNSET
+    """ Number of the version that serves; absent: none does. """
+
+    def to_dict(self) -> dict[str, Any]:
+        containers = []
+        for containers_item_data in self.containers:
+            containers_item = containers_item_data.to_dict()
+            containers.append(containers_item)
+
+        created_at = self.created_at.isoformat()
+
+        hosts = self.hosts
+
+        id = self.id
+
+        name = self.name
+
+        ready = self.ready
+
+        services = []
+        for services_item_data in self.services:
+            services_item = services_item_data.to_dict()
+            services.append(services_item)
+
+        variables = self.variables
+
+        versions = []
+        for versions_item_data in self.versions:
+            versions_item = versions_item_data.to_dict()
+            versions.append(versions_item)
+
+        wanted = self.wanted
+
+        deployment: dict[str, Any] | Unset = UNSET
+        if not isinstance(self.deployment, Unset):
+            deployment = self.deployment.to_dict()
+
+        last_deployment: dict[str, Any] | Unset = UNSET
+        if not isinstance(self.last_deployment, Unset):
+            last_deployment = self.last_deployment.to_dict()
+
+        url = self.url
+
+        version = self.version
+
+        field_dict: dict[str, Any] = {}
+
+        field_dict.update(
+            {
+                "containers": containers,
+                "created_at": created_at,
+                "hosts": hosts,
+                "id": id,
+                "name": name,
+                "ready": ready,
+                "services": services,
+                "variables": variables,
+                "versions": versions,
+                "wanted": wanted,
+            }
+        )
+        if deployment is not UNSET:
+            field_dict["deployment"] = deployment
+        if last_deployment is not UNSET:
+            field_dict["last_deployment"] = last_deployment
+        if url is not UNSET:
+            field_dict["url"] = url
+        if version is not UNSET:
+            field_dict["version"] = version
+
+        return field_dict
+
+    @classmethod
+    def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
+        from ..models.app_service import AppService  # noqa: PLC0415
+        from ..models.app_version import AppVersion  # noqa: PLC0415
+        from ..models.container import Container  # noqa: PLC0415
+        from ..models.deployment import Deployment  # noqa: PLC0415
+
+        d = dict(src_dict)
+        containers = []
+        _containers = d.pop("containers")
+        for containers_item_data in _containers:
+            containers_item = Container.from_dict(containers_item_data)
+
+            containers.append(containers_item)
+
+        created_at = datetime.datetime.fromisoformat(d.pop("created_at"))
+
+        hosts = cast(list[str], d.pop("hosts"))
+
+        id = d.pop("id")
+
+        name = d.pop("name")
+
+        ready = d.pop("ready")
+
+        services = []
+        _services = d.pop("services")
+        for services_item_data in _services:
+            services_item = AppService.from_dict(services_item_data)
+
+            services.append(services_item)
+
+        variables = cast(list[str], d.pop("variables"))
+
+        versions = []
+        _versions = d.pop("versions")
+        for versions_item_data in _versions:
+            versions_item = AppVersion.from_dict(versions_item_data)
+
+            versions.append(versions_item)
+
+        wanted = d.pop("wanted")
+
+        _deployment = d.pop("deployment", UNSET)
+        deployment: Deployment | Unset
+        if isinstance(_deployment, Unset):
+            deployment = UNSET
+        else:
+            deployment = Deployment.from_dict(_deployment)
+
+        _last_deployment = d.pop("last_deployment", UNSET)
+        last_deployment: Deployment | Unset
+        if isinstance(_last_deployment, Unset):
+            last_deployment = UNSET
+        else:
+            last_deployment = Deployment.from_dict(_last_deployment)
+
+        url = d.pop("url", UNSET)
+
+        version = d.pop("version", UNSET)
+
+        app_detail = cls(
+            containers=containers,
+            created_at=created_at,
+            hosts=hosts,
+            id=id,
+            name=name,
+            ready=ready,
+            services=services,
+            variables=variables,
+            versions=versions,
+            wanted=wanted,
+            deployment=deployment,
+            last_deployment=last_deployment,
+            url=url,
+            version=version,
+        )
+
+        return app_detail
