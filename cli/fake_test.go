@@ -273,6 +273,9 @@ func (f fakeNodes) set(ctx context.Context, name string, cordoned bool) (*server
 	}
 	return &server.NodeResponse{Node: *record(n)}, nil
 }
+func (f fakeNodes) Summary(context.Context) (*server.NodesSummary, error) {
+	return &server.NodesSummary{Nodes: 1, Ready: 1}, nil
+}
 func (f fakeNodes) Cordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
 	return f.set(ctx, req.Node, true)
 }

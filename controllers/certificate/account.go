@@ -56,8 +56,9 @@ func (r *Orders) account(ctx context.Context) (*acme.Client, error) {
 	if r.Config.Email != "" {
 		contact = []string{"mailto:" + r.Config.Email}
 	}
-	a, err := cl.Register(ctx, &acme.Account{Contact: contact}, acme.AcceptTOS)
+	_, err = cl.Register(ctx, &acme.Account{Contact: contact}, acme.AcceptTOS)
 	if errors.Is(err, acme.ErrAccountAlreadyExists) {
+		var a *acme.Account
 		if a, err = cl.GetReg(ctx, ""); err == nil && !slices.Equal(a.Contact, contact) {
 			_, err = cl.UpdateReg(ctx, &acme.Account{Contact: contact})
 		}
