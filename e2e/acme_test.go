@@ -119,7 +119,6 @@ func TestACME(t *testing.T) {
 
 	s.r(t, "", "certificate", "renew", "a.example.com")
 	c.serves(t, "a.example.com", first)
-	s.r(t, "", "certificate", "delete", "a.example.com") // and ordered again
 	s.r(t, "", "server", "stop")
 	s.extra = acmeFlags(pebble, c.address, "--acme-challenges", "tls-alpn-01")
 	if err := s.start(); err != nil {
