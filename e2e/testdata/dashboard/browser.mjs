@@ -1,7 +1,10 @@
 // A headless Chromium on the dashboard of a server, for the tests.
 import { createRequire } from "node:module";
-import { existsSync, readFileSync, readdirSync, statSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { connect, createServer } from "node:net";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import assert from "node:assert/strict";
 
 const require = createRequire(join(process.env.MODULES, "package.json"));
@@ -23,8 +26,19 @@ export const problems = [];
 
 export async function open() {
   assert.ok(program, "no Chromium is installed (hack/packages.sh test)");
+  const dir = mkdtempSync(join(tmpdir(), "dashboard-"));
+  const path = join(dir, "server");
+  const forward = createServer((c) => {
+    const to = connect(Number(new URL(url).port), new URL(url).hostname);
+    c.pipe(to).pipe(c);
+    for (const [a, b] of [[c, to], [to, c]]) a.on("error", () => b.destroy());
+  });
+  await new Promise((done) => forward.listen(path, done));
+  forward.unref();
+  process.on("exit", () => rmSync(dir, { recursive: true, force: true }));
   return puppeteer.launch({
-    executablePath: program, headless: true, protocolTimeout: patience * 3,
+    executablePath: fileURLToPath(new URL("alone.mjs", import.meta.url)), pipe: true, headless: true, protocolTimeout: patience * 3,
+    env: { ...process.env, SERVER_SOCKET: path, CHROMIUM: program },
     args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server", "--disable-background-networking", "--font-render-hinting=none"],
   });
 }
