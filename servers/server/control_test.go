@@ -54,6 +54,7 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 	want := []string{
 		"api writes app.status.active_deployment of deployment to accept a deployment, together with its lease",
 		"api writes sandbox_pool.spec.replicas of deployment to scale a service of the version that serves",
+		"certificate-order writes certificate.spec of api to renew a certificate that it ordered",
 		"deployment writes app.spec.env of api when a rollback brings back that of its version",
 		"deployment writes app.spec.secrets of api when a rollback brings back that of its version",
 		"deployment writes sandbox.spec.desired of api to stop the release command of a version that will not serve",
