@@ -170,7 +170,7 @@ func TestDeployOtherWays(t *testing.T) {
 	if last := f.deploys[len(f.deploys)-1]; last.Stack != "static" {
 		t.Errorf("request %+v", last)
 	}
-	if r := run(t, false, "", "deploy", "--dir", dir, "--stack", "ruby"); r.code != exit.BuildFailed || !strings.Contains(r.err, `there is no stack "ruby"`) {
+	if r := run(t, false, "", "deploy", "--dir", dir, "--stack", "cobol"); r.code != exit.BuildFailed || !strings.Contains(r.err, `there is no stack "cobol"`) {
 		t.Errorf("a stack that does not exist: %+v", r)
 	}
 
