@@ -6,7 +6,9 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/domain/quotas"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // A submission above the quota is refused as a whole, before its request is
@@ -21,11 +23,17 @@ func TestSubmissionAboveTheQuotaIsRefused(t *testing.T) {
 	keyed := program("1")
 	keyed.Key = "k"
 	first := f.submit(keyed)
+	seen := func(n int) { // requests are refused before they are written only by what is known here
+		t.Helper()
+		wait.For(t, "the executions to be known", func() bool { return informer.Of[execution.Execution](f.Informers).Len() == n })
+	}
+	seen(1)
 	batch := &execution.SubmitBatchRequest{Executions: []execution.SubmitRequest{*program("2"), *program("3")}}
 	if _, _, err := f.SubmitBatch(t.Context(), batch, Submitter{Name: "tester"}); !quotas.Refused(err) || !errs.Is(err, errs.ResourceExhausted) {
 		t.Errorf("a batch of two beside one: %v", err)
 	}
 	second := f.submit(program("2"))
+	seen(2)
 	if _, err := f.Submit(t.Context(), program("3"), Submitter{Name: "tester"}); !quotas.Refused(err) {
 		t.Errorf("a third one: %v", err)
 	}
