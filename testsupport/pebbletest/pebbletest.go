@@ -63,7 +63,8 @@ func Start(t testing.TB, c Config) *Server {
 		}
 		return path
 	}
-	listen, management, dns, records := freePort(t), freePort(t), freePort(t), freePort(t)
+	ports := freePorts(t, 4)
+	listen, management, dns, records := ports[0], ports[1], ports[2], ports[3]
 	if c.Life == 0 {
 		c.Life = 90 * 24 * time.Hour
 	}
@@ -134,15 +135,18 @@ func run(t testing.TB, path string, env []string, args ...string) {
 	})
 }
 
-// freePort returns a port on which nothing listens.
-func freePort(t testing.TB) int {
+// freePorts returns n different ports on which nothing listens.
+func freePorts(t testing.TB, n int) (ports []int) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() // when all are known, so that none comes twice
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return ports
 }
 
 func (s *Server) get(url string) ([]byte, error) {
