@@ -2,6 +2,7 @@ package buildkit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/opencontainers/image-spec/identity"
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
@@ -104,6 +106,19 @@ func (e *env) servesAt(t *testing.T, root string, res *Result, plan *stack.Plan,
 	if _, err := os.Stat(filepath.Join(root, "bin/sh")); err != nil {
 		cmd = exec.Command("/usr/sbin/chroot", append([]string{"--userspec=10001:10001", root}, argv...)...)
 	}
+	// Sandboxes have these devices.
+	for name, minor := range map[string]uint32{"null": 3, "urandom": 9} {
+		file := filepath.Join(root, "dev", name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mknod(file, unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, 0o666); err != nil { // whatever the umask
+			t.Fatal(err)
+		}
+	}
 	cmd.Env = append(append([]string{}, res.Config.Env...), fmt.Sprintf("PORT=%d", port), "HOME=/tmp")
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -114,6 +129,9 @@ func (e *env) servesAt(t *testing.T, root string, res *Result, plan *stack.Plan,
 	defer func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("it wrote:\n%s", out.String())
+		}
 	}()
 	var body string
 	wait.NoError(t, "it answers", func() (err error) {
