@@ -62,6 +62,7 @@ check client 'keep cmd/r portable: put what needs Linux into a file _linux.go, w
 check staticcheck 'fix what staticcheck reports' staticcheck
 check generated 'run make generate and commit the result' generated
 check SDKs 'run make generate, commit the result, and fit the hand-written code to it' hack/sdk.sh check
+check 'libraries of the dashboard' 'run hack/web.sh and commit the result' hack/web.sh --check
 check scripts 'fix the syntax of the script' scripts
 check 'imports and docs' 'see hack/deptest' "$go" test -count=1 ./hack/deptest
 check dagger 'fix the types or the pipeline in dagger/; hack/dagger.sh runs only this check' hack/dagger.sh

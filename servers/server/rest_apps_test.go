@@ -34,7 +34,9 @@ func TestAppsOverREST(t *testing.T) {
 	}
 	v := app.NewAppVersion()
 	v.Spec.App, v.Spec.Number, v.Spec.Image = own.app.GetID(), 3, "img@sha256:00"
-	v.Spec.Services = []app.Service{{Name: "web", Replicas: 2}}
+	v.Spec.Services = make([]app.Service, 1)
+	v.Spec.Services[0].SetDefaults()
+	v.Spec.Services[0].Name, v.Spec.Services[0].Replicas = "web", 2
 	create(v)
 	pool := sandbox.NewSandboxPool()
 	pool.Spec.App, pool.Spec.AppVersion, pool.Spec.Service, pool.Spec.Replicas = own.app.GetID(), v.GetID(), "web", 2
