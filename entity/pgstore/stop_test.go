@@ -158,8 +158,9 @@ func TestFrozenDatabase(t *testing.T) {
 	thaw := sync.OnceFunc(func() { signalAll(t, server.PID(), syscall.SIGCONT) })
 	t.Cleanup(thaw)
 	began := time.Now()
+	var asked sync.WaitGroup
 	for name, call := range calls {
-		wg.Go(func() {
+		asked.Go(func() {
 			began := time.Now()
 			// The caller's context has no deadline.
 			if err := call(context.Background()); !errs.Is(err, errs.Unavailable) {
@@ -171,6 +172,9 @@ func TestFrozenDatabase(t *testing.T) {
 		})
 	}
 	wait.For(t, "the end of the outage", func() bool { return time.Since(began) > max(frozen, bound) })
+	answered := make(chan struct{})
+	go func() { asked.Wait(); close(answered) }()
+	wait.Receive(t, "the end of every call", answered) // on a busy machine some begin late
 	thaw()
 	wait.For(t, "available again", func() bool { return s.Ping(context.Background()) == nil })
 	quiet()
