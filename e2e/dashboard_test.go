@@ -48,7 +48,7 @@ func browse(t *testing.T, script, url string, env ...string) {
 	if err != nil {
 		need.Missing(t, "hack/dashboard-clients.sh: ", err, stderr.String())
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	cmd = exec.CommandContext(ctx, "node", script)
 	cmd.Dir = filepath.Join("testdata", "dashboard")

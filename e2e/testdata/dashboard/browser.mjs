@@ -118,7 +118,7 @@ export async function accessible(page, what) {
 }
 
 // kept are the pictures in the documentation.
-const kept = ["overview-desktop-light", "app-desktop-dark", "app-phone-dark", "terminal", "entity-desktop-light", "sandboxes-phone-light"];
+const kept = ["overview-desktop-light", "app-phone-dark", "terminal", "entity-desktop-light"];
 
 // picture writes a screenshot, if that was asked for and the documentation has it.
 export async function picture(page, name) {

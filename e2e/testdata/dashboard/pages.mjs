@@ -4,23 +4,21 @@ import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { accessible, click, desktop, keys, logIn, phone, picture, run, tab, text, url, visit } from "./browser.mjs";
 
-const r = (...args) => new Promise((done, failed) => execFile(process.env.R, args, { cwd: process.env.APP }, (e, out, err) => (e ? failed(new Error(e.message + err)) : done(out))));
+const r = (...args) => new Promise((done, failed) => execFile(process.env.R, args, { cwd: process.env.APP, timeout: 180_000 }, (e, out, err) => (e ? failed(new Error(`r ${args.join(" ")}: ${e.message}\n${out}${err}`)) : done(out))));
 
-// looks checks a page in each width and scheme.
+// looks checks pages on a desktop, light, and on a phone, dark.
 async function looks(browser, list) {
-  for (const [size, width] of [[desktop, "desktop"], [phone, "phone"]]) {
-    for (const scheme of ["light", "dark"]) {
-      const p = await tab(browser, { size, scheme });
-      await logIn(p, keys.admin);
-      for (const [name, to, says, then] of list) {
-        await visit(p, to);
-        await text(p, says);
-        if (then) await then(p);
-        await accessible(p, `${name}, ${width}, ${scheme}`);
-        await picture(p, `${name}-${width}-${scheme}`);
-      }
-      await p.browserContext().close();
+  for (const [size, width, scheme] of [[desktop, "desktop", "light"], [phone, "phone", "dark"]]) {
+    const p = await tab(browser, { size, scheme });
+    await logIn(p, keys.admin);
+    for (const [name, to, says, then] of list) {
+      await visit(p, to);
+      await text(p, says);
+      if (then) await then(p);
+      await accessible(p, `${name}, ${width}, ${scheme}`);
+      await picture(p, `${name}-${width}-${scheme}`);
     }
+    await p.browserContext().close();
   }
 }
 
