@@ -106,7 +106,7 @@ func (e *env) servesAt(t *testing.T, root string, res *Result, plan *stack.Plan,
 	if _, err := os.Stat(filepath.Join(root, "bin/sh")); err != nil {
 		cmd = exec.Command("/usr/sbin/chroot", append([]string{"--userspec=10001:10001", root}, argv...)...)
 	}
-	// Sandboxes have these devices.
+	// Sandboxes have these devices, and /proc.
 	for name, minor := range map[string]uint32{"null": 3, "urandom": 9} {
 		file := filepath.Join(root, "dev", name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -119,6 +119,19 @@ func (e *env) servesAt(t *testing.T, root string, res *Result, plan *stack.Plan,
 			t.Fatal(err)
 		}
 	}
+	// Java finds its libraries by it.
+	proc := filepath.Join(root, "proc")
+	if err := os.MkdirAll(proc, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("proc", proc, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(proc, 0); err != nil {
+			t.Error(err)
+		}
+	}()
 	cmd.Env = append(append([]string{}, res.Config.Env...), fmt.Sprintf("PORT=%d", port), "HOME=/tmp")
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
