@@ -128,7 +128,7 @@ func (e *env) servesAt(t *testing.T, root string, res *Result, plan *stack.Plan,
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := unix.Unmount(proc, 0); err != nil {
+		if err := unix.Unmount(proc, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	}()
