@@ -69,10 +69,9 @@ await run(async (browser) => {
   await text(p, "Apps", "h1");
 
   // An app that is not there, and logout.
-  page.expected = /404/;
+  page.expected = /404/; // until the end: the page asks again
   await visit(page, "apps/none");
   await text(page, 'no app "none"', "[role=alert]");
-  page.expected = null;
   await click(page, "Log out");
   await page.waitForSelector("#key");
   await page.goto(process.env.URL + "/ui/apps");
