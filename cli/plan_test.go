@@ -62,7 +62,7 @@ func TestPlanWritesADockerfile(t *testing.T) {
 	}
 	contains(t, ok(t, "app", "plan", dir), "shop: dockerfile", "port 8080")
 
-	// What is there stays, unless it is said.
+	// The command keeps an existing Dockerfile, except with --force.
 	if err := os.WriteFile(file, []byte("FROM scratch\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

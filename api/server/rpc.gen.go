@@ -1280,8 +1280,8 @@ var SSHService = &rpc.Service{Name: "server.SSH", Methods: []*rpc.Method{
 
 // Nodes is what serves the service. Machines that run sandboxes.
 type Nodes interface {
-	// Summary: Returns how many nodes there are and how many are ready. Every caller who may
-	// read something may ask. Permission: read, in any project.
+	// Summary: Counts the nodes, and the ready ones among them. Every caller with a role may
+	// ask. Permission: read, in any project.
 	Summary(ctx context.Context) (*NodesSummary, error)
 	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
@@ -1297,8 +1297,8 @@ func RegisterNodes(s *rpc.Server, impl Nodes) { s.Register(NodesService, impl) }
 
 // NodesClient is what calls the service.
 type NodesClient interface {
-	// Summary: Returns how many nodes there are and how many are ready. Every caller who may
-	// read something may ask. Permission: read, in any project.
+	// Summary: Counts the nodes, and the ready ones among them. Every caller with a role may
+	// ask. Permission: read, in any project.
 	Summary(ctx context.Context) (*NodesSummary, error)
 	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)

@@ -16,7 +16,7 @@ import (
 	"miren.dev/runtime/cli/exit"
 )
 
-// scaleDefault is what is written for the number that the source asks for.
+// scaleDefault is the word in SERVICE=default: the replicas of app.toml.
 const scaleDefault = "default"
 
 // NewScale makes `r app scale`, which is `r scale` too.

@@ -94,7 +94,7 @@ func deliver(config []byte) error {
 		switch {
 		case err == nil:
 			unix.Close(fd)
-			return os.Remove(ready) // nobody waits for it any more
+			return os.Remove(ready) // the agent has opened it, and no other process does
 		case err == unix.ENOENT:
 			return nil // the agent was started by an earlier relay
 		case err != unix.ENXIO && err != unix.EINTR:

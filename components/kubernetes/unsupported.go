@@ -55,7 +55,7 @@ func (d *Driver) ListSnapshots(context.Context) ([]execution.SnapshotInfo, error
 // DeleteSnapshot has nothing to delete.
 func (d *Driver) DeleteSnapshot(context.Context, string) error { return nil }
 
-// Stats is not supported: Kubernetes gives the use of a pod only to those who may do
+// Stats returns Unimplemented: Kubernetes gives the use of a pod only to those who may do
 // anything on its node.
 func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
 	return execution.Stats{}, errs.New(errs.Unimplemented, "sandbox %s: the Kubernetes driver does not measure what sandboxes use", id).

@@ -179,7 +179,7 @@ func (a *Answers) Program(g *Guest) (Program, error) {
 		}
 		switch {
 		case err != nil:
-			return g.Dies() // nobody reads what it prints
+			return g.Dies() // the pipe is closed
 		case g.PID() == 0 && !stated:
 			return idle(g)
 		}

@@ -207,7 +207,7 @@ func (x *file) archive(tw *tar.Writer, i fs.FileInfo) error {
 	return err
 }
 
-// extractor unpacks what is written to it.
+// extractor is a writer that unpacks an archive.
 type extractor struct {
 	*io.PipeWriter
 	done chan struct{}

@@ -113,7 +113,7 @@ func (g *Guest) UseCPU(d time.Duration) {
 	g.p.box.cpu += d
 }
 
-// Reserve adds to what is written to the disk, in bytes. ResourceExhausted if the
+// Reserve adds n bytes to the use of the disk. ResourceExhausted if the
 // limit does not permit it.
 func (g *Guest) Reserve(n int64) error {
 	b := g.p.box

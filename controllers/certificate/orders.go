@@ -311,7 +311,7 @@ func storeError(err error) error {
 	return err
 }
 
-// outOfReach reports whether the store did not take what was written.
+// outOfReach reports whether the store refused a write, or did not answer.
 func outOfReach(err error) bool {
 	var u unwritten
 	return errors.As(err, &u)
