@@ -29,7 +29,7 @@ type guide struct {
 }
 
 // commandOfGuide is a line that a reader types.
-var commandOfGuide = regexp.MustCompile(`^(\w*\$ )?(r|sandbox-run|ssh|scp|rsync|curl) `)
+var commandOfGuide = regexp.MustCompile(`^(\w*\$ )?(r|sandbox-run|mcp-sandboxd|ssh|scp|rsync|curl) `)
 
 // newGuide opens docs/NAME.md for commands that run with r and the environment of a
 // server, in an empty directory.

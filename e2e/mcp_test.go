@@ -189,45 +189,6 @@ func TestMCPKilled(t *testing.T) {
 	}
 }
 
-// TestMCPDocs starts the server with the configuration and the commands of
-// docs/mcp.md.
-func TestMCPDocs(t *testing.T) {
-	t.Parallel()
-	b, err := os.ReadFile("../docs/mcp.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(b), "```")
-	var config struct {
-		Servers map[string]struct {
-			Command string
-			Args    []string
-		} `json:"mcpServers"`
-	}
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(blocks[1], "json")), &config); err != nil {
-		t.Fatalf("%v in %s", err, blocks[1])
-	}
-	commands := [][]string{append([]string{config.Servers["sandboxes"].Command}, config.Servers["sandboxes"].Args...)}
-	for _, line := range strings.Split(strings.TrimSpace(blocks[3]), "\n") {
-		commands = append(commands, strings.Fields(line))
-	}
-	for _, command := range commands {
-		if command[0] != "r" || command[1] != "mcp" {
-			t.Errorf("%q", command)
-			continue
-		}
-		c := shared.newMCP(t, command[2:]...)
-		var list struct{ Tools []struct{ Name string } }
-		c.must(&list, "tools", nil)
-		for _, tool := range list.Tools {
-			if !strings.Contains(string(b), "`"+tool.Name+"`") {
-				t.Errorf("docs/mcp.md lacks tool %s", tool.Name)
-			}
-		}
-		c.must(nil, "close", nil)
-	}
-}
-
 // TestMCPWork uses cells, packages, snapshots, files of this machine, resources
 // and prompts.
 func TestMCPWork(t *testing.T) {

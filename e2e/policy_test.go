@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPolicy runs the commands of docs/policies.md, and meets the rules by several
-// faces.
+// TestPolicy meets the rules of policies by several faces. Then it runs the commands
+// of docs/policies.md.
 func TestPolicy(t *testing.T) {
 	s := own(t, "policy")
 	older := strings.TrimSpace(s.r(t, "", "sandbox", "create", "--template", "base"))
@@ -56,4 +56,20 @@ func TestPolicy(t *testing.T) {
 	}
 	s.r(t, "", "policy", "clear")
 	s.r(t, "", "sandbox", "create", "--template", "base", "--ttl", "2h")
+
+	g := newGuide(t, s, "policies")
+	g.file("research.yaml", "kind: project\nname: research\n")
+	s.r(t, g.dir, "entity", "put", "research.yaml")
+	g.run("r policy set --project research --template python")
+	g.run("r policy set --project research --confine")
+	g.run("r policy set --project research --private-previews")
+	g.run("r policy show", "python", "720h")
+	if res := s.try(t, "", "key", "create", "long", "--project", "research"); res.Code == 0 {
+		t.Error("a key is valid for ever, against the policy")
+	}
+	g.run("r policy clear --project research confine")
+	g.run("r policy clear --project research")
+	s.r(t, "", "key", "create", "long", "--project", "research")
+	g.run("r audit policy")
+	g.run("r audit policy --project research --json", "research")
 }
