@@ -123,7 +123,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"app name", "name = \"My App\"\n", "must be lower-case letters", ""},
 		{"app name with a dash at the end", "name = \"shop-\"\n", "not ending in a dash", ""},
 		{"app name that is too long", "name = \"" + strings.Repeat("a", MaxAppName+1) + "\"\n", "at most 40", ""},
-		{"stack", "[build]\nstack = \"ruby\"\n", "none of dockerfile, go, node, python, static", ""},
+		{"stack", "[build]\nstack = \"cobol\"\n", "none of dockerfile, go, python, php, ruby, java, rust, deno, node, static", ""},
 		{"path out", "[build]\ndockerfile = \"../Dockerfile\"\n", "inside the source folder", ""},
 		{"absolute path", "[build]\noutput = \"/etc\"\n", "inside the source folder", ""},
 		{"package name", "[build]\npackages = [\"a; rm -rf /\"]\n", "cannot be one", ""},

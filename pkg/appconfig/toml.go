@@ -22,8 +22,8 @@ type parser struct {
 	errLine int
 }
 
-// stacks are the choices of build.stack.
-var stacks = []string{"dockerfile", "go", "node", "python", "static"}
+// Stacks are the choices of build.stack.
+var Stacks = []string{"dockerfile", "go", "python", "php", "ruby", "java", "rust", "deno", "node", "static"}
 
 // overlaps are the choices of overlap of a task.
 var overlaps = []string{"skip", "allow", "replace"}
@@ -57,7 +57,7 @@ func Parse(file, text string) (*Config, error) {
 		"env":     p.env(&c.Env),
 		"release": p.command(&c.Release),
 		"build": p.table(table{
-			"stack":      p.oneOf(&c.Build.Stack, stacks),
+			"stack":      p.oneOf(&c.Build.Stack, Stacks),
 			"dockerfile": p.path(&c.Build.Dockerfile),
 			"target":     p.text(&c.Build.Target),
 			"package":    p.path(&c.Build.Package),
