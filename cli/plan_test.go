@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/pkg/appconfig"
 )
 
 // planFolder is a source of Node.js that no Dockerfile is in.
@@ -107,4 +108,15 @@ func TestPlanOfAWorkspaceUsesTheLockFileAboveIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, ok(t, "app", "plan", filepath.Join(dir, "apps/web")), "npm install --omit=dev (from package.json)")
+}
+
+// TestAppSchema: the printed schema is that of this version, without a server.
+func TestAppSchema(t *testing.T) {
+	want, err := appconfig.Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := ok(t, "app", "schema"); out != string(want) || !strings.Contains(out, `"health_deadline"`) {
+		t.Errorf("it prints %q", out)
+	}
 }

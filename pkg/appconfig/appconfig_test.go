@@ -14,8 +14,8 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-func TestParseReadsEveryKey(t *testing.T) {
-	got, err := Parse("app.toml", `
+// everyKey has each key of app.toml but those of disks.
+const everyKey = `
 name = "shop"
 release = "bin/migrate --all"
 
@@ -64,7 +64,10 @@ command = ["a", "b c"]
 checks.live = false
 cpu = "250m"
 memory = "1.5GiB"
-`)
+`
+
+func TestParseReadsEveryKey(t *testing.T) {
+	got, err := Parse("app.toml", everyKey)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+	"github.com/google/jsonschema-go/jsonschema"
 
 	"miren.dev/runtime/pkg/crontime"
 	"miren.dev/runtime/pkg/errs"
@@ -37,7 +38,13 @@ var (
 )
 
 // table is the known keys of one table.
-type table map[string]func(key string, v any)
+type table map[string]field
+
+// field is a key: what its values look like, and what takes one.
+type field struct {
+	schema *jsonschema.Schema
+	set    func(key string, v any)
+}
 
 // Parse reads the text of an app.toml. file is its name in messages.
 func Parse(file, text string) (*Config, error) {
@@ -52,7 +59,16 @@ func Parse(file, text string) (*Config, error) {
 	}
 	p := &parser{file: file, lines: keyLines(text)}
 	c := &Config{File: file}
-	p.walk("", raw, table{
+	p.walk("", raw, p.root(c, meta))
+	if p.err != nil {
+		return nil, p.err
+	}
+	return c, nil
+}
+
+// root returns the keys of the file.
+func (p *parser) root(c *Config, meta toml.MetaData) table {
+	return table{
 		"name":    p.appName(&c.Name),
 		"env":     p.env(&c.Env),
 		"release": p.command(&c.Release),
@@ -68,39 +84,33 @@ func Parse(file, text string) (*Config, error) {
 			"packages":   p.list(&c.Build.Packages, packageName),
 			"args":       p.env(&c.Build.Args),
 		}),
-		"services": func(key string, v any) {
+		"services": {named(ServiceNamePattern, object(p.service(&Service{}))), func(key string, v any) {
 			for _, name := range p.order(key, v, meta) {
 				s := Service{Name: name}
-				p.service(key+"."+name, v.(map[string]any)[name], &s)
+				p.setService(key+"."+name, v.(map[string]any)[name], &s)
 				c.Services = append(c.Services, s)
 			}
 			p.writers(key, c.Services)
-		},
-		"tasks": func(key string, v any) {
+		}},
+		"tasks": {named(TaskNamePattern, object(p.task(&Task{}), "command")), func(key string, v any) {
 			for _, name := range p.order(key, v, meta) {
 				if c.Service(name) != nil {
 					p.fail(key+"."+name, "%s has the name of a service", key+"."+name)
 				}
 				t := Task{Name: name}
-				p.task(key+"."+name, v.(map[string]any)[name], &t)
+				p.setTask(key+"."+name, v.(map[string]any)[name], &t)
 				c.Tasks = append(c.Tasks, t)
 			}
 			if len(c.Tasks) > MaxTasks {
 				p.fail(key, "there are %d tasks, but at most %d", len(c.Tasks), MaxTasks)
 			}
-		},
-	})
-	if p.err != nil {
-		return nil, p.err
+		}},
 	}
-	return c, nil
 }
 
-func (p *parser) service(key string, v any, s *Service) {
-	if !serviceName.MatchString(s.Name) {
-		p.fail(key, "service name %q must be lower-case letters, digits and dashes, beginning with a letter, at most 32", s.Name)
-	}
-	p.table(table{
+// service returns the keys of a service.
+func (p *parser) service(s *Service) table {
+	return table{
 		"command":         p.command(&s.Command),
 		"port":            p.integer(&s.Port, 0, MaxPort),
 		"replicas":        p.integer(&s.Replicas, 0, MaxReplicas),
@@ -113,7 +123,14 @@ func (p *parser) service(key string, v any, s *Service) {
 		"stop_timeout":    p.duration(&s.StopTimeout, 0, MaxStopTimeout),
 		"env":             p.env(&s.Env),
 		"volumes":         p.volumes(&s.Volumes),
-	})(key, v)
+	}
+}
+
+func (p *parser) setService(key string, v any, s *Service) {
+	if !serviceName.MatchString(s.Name) {
+		p.fail(key, "service name %q must be lower-case letters, digits and dashes, beginning with a letter, at most 32", s.Name)
+	}
+	p.table(p.service(s)).set(key, v)
 	if d := s.Writes(); d != "" && s.Replicas != nil && *s.Replicas > 1 {
 		at := key + ".replicas"
 		p.keep(p.line(at), errs.New(errs.InvalidArgument, "%s%s is %d, but the service writes to the disk %s, which one sandbox at a time can do",
@@ -121,11 +138,9 @@ func (p *parser) service(key string, v any, s *Service) {
 	}
 }
 
-func (p *parser) task(key string, v any, t *Task) {
-	if !taskName.MatchString(t.Name) {
-		p.fail(key, "task name %q must be lower-case letters, digits and dashes, beginning with a letter, at most 32", t.Name)
-	}
-	p.table(table{
+// task returns the keys of a task.
+func (p *parser) task(t *Task) table {
+	return table{
 		"command":   p.command(&t.Command),
 		"schedule":  p.text(&t.Schedule),
 		"time_zone": p.text(&t.TimeZone),
@@ -136,7 +151,14 @@ func (p *parser) task(key string, v any, t *Task) {
 		"memory":    p.memory(&t.MemoryBytes),
 		"pids":      p.integer(&t.PIDs, 1, MaxPIDs),
 		"env":       p.env(&t.Env),
-	})(key, v)
+	}
+}
+
+func (p *parser) setTask(key string, v any, t *Task) {
+	if !taskName.MatchString(t.Name) {
+		p.fail(key, "task name %q must be lower-case letters, digits and dashes, beginning with a letter, at most 32", t.Name)
+	}
+	p.table(p.task(t)).set(key, v)
 	if _, ok := v.(map[string]any); ok && len(t.Command) == 0 {
 		p.fail(key, "%s needs command", key)
 	}
@@ -174,8 +196,8 @@ func (p *parser) walk(prefix string, m map[string]any, t table) {
 		if prefix != "" {
 			key = prefix + "." + k
 		}
-		if set, ok := t[k]; ok {
-			set(key, m[k])
+		if f, ok := t[k]; ok {
+			f.set(key, m[k])
 			continue
 		}
 		e := errs.New(errs.InvalidArgument, "%s:%d: unknown key %q", p.file, p.line(key), key)

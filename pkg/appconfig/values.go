@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -31,18 +33,18 @@ func typeName(v any) string {
 	return fmt.Sprintf("a %T", v)
 }
 
-func (p *parser) table(t table) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) table(t table) field {
+	return field{object(t), func(key string, v any) {
 		if m, ok := v.(map[string]any); ok {
 			p.walk(key, m, t)
 		} else {
 			p.fail(key, "%s must be a table, not %s", key, typeName(v))
 		}
-	}
+	}}
 }
 
-func (p *parser) text(to *string) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) text(to *string) field {
+	return field{&jsonschema.Schema{Type: "string", MinLength: jsonschema.Ptr(1)}, func(key string, v any) {
 		s, ok := v.(string)
 		switch {
 		case !ok:
@@ -52,30 +54,30 @@ func (p *parser) text(to *string) func(string, any) {
 		default:
 			*to = s
 		}
-	}
+	}}
 }
 
-func (p *parser) appName(to *string) func(string, any) {
-	return func(key string, v any) {
-		p.text(to)(key, v)
+func (p *parser) appName(to *string) field {
+	return field{&jsonschema.Schema{Type: "string", Pattern: AppNamePattern, MaxLength: jsonschema.Ptr(MaxAppName)}, func(key string, v any) {
+		p.text(to).set(key, v)
 		if *to != "" && (len(*to) > MaxAppName || !appName.MatchString(*to)) {
 			p.fail(key, "%s %q must be lower-case letters, digits and dashes, beginning with a letter, not ending in a dash, at most %d", key, *to, MaxAppName)
 		}
-	}
+	}}
 }
 
-func (p *parser) oneOf(to *string, choices []string) func(string, any) {
-	return func(key string, v any) {
-		p.text(to)(key, v)
+func (p *parser) oneOf(to *string, choices []string) field {
+	return field{oneOfSchema(choices), func(key string, v any) {
+		p.text(to).set(key, v)
 		if *to != "" && !slices.Contains(choices, *to) {
 			p.fail(key, "%s %q is none of %s", key, *to, strings.Join(choices, ", "))
 		}
-	}
+	}}
 }
 
-func (p *parser) path(to *string) func(string, any) {
-	return func(key string, v any) {
-		p.text(to)(key, v)
+func (p *parser) path(to *string) field {
+	return field{&jsonschema.Schema{Type: "string", Pattern: "^[^/]"}, func(key string, v any) {
+		p.text(to).set(key, v)
 		if *to == "" {
 			return
 		}
@@ -85,41 +87,46 @@ func (p *parser) path(to *string) func(string, any) {
 			return
 		}
 		*to = c
-	}
+	}}
 }
 
-func (p *parser) healthPath(to *string) func(string, any) {
-	return func(key string, v any) {
-		p.text(to)(key, v)
+func (p *parser) healthPath(to *string) field {
+	return field{&jsonschema.Schema{Type: "string", Pattern: "^/"}, func(key string, v any) {
+		p.text(to).set(key, v)
 		if *to != "" && !strings.HasPrefix(*to, "/") {
 			p.fail(key, "%s %q must begin with /", key, *to)
 		}
-	}
+	}}
 }
 
 // live reads the liveness check of a service: false, or a table.
-func (p *parser) live(to **LiveCheck) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) live(to **LiveCheck) field {
+	keys := func(c *LiveCheck) table {
+		return table{
+			"path":     p.healthPath(&c.Path),
+			"interval": p.duration(&c.Interval, MinLiveInterval, MaxLiveInterval),
+			"timeout":  p.duration(&c.Timeout, MinLiveTimeout, MaxLiveTimeout),
+			"failures": p.integer(&c.Failures, 1, MaxLiveFailures),
+		}
+	}
+	either := object(keys(&LiveCheck{}))
+	either.Type, either.Types = "", []string{"boolean", "object"}
+	return field{either, func(key string, v any) {
 		c := &LiveCheck{}
 		switch v := v.(type) {
 		case bool:
 			c.Off = !v
 		case map[string]any:
-			p.walk(key, v, table{
-				"path":     p.healthPath(&c.Path),
-				"interval": p.duration(&c.Interval, MinLiveInterval, MaxLiveInterval),
-				"timeout":  p.duration(&c.Timeout, MinLiveTimeout, MaxLiveTimeout),
-				"failures": p.integer(&c.Failures, 1, MaxLiveFailures),
-			})
+			p.walk(key, v, keys(c))
 		default:
 			p.fail(key, "%s must be false (no check) or a table, not %s", key, typeName(v))
 		}
 		*to = c
-	}
+	}}
 }
 
-func (p *parser) list(to *[]string, re *regexp.Regexp) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) list(to *[]string, re *regexp.Regexp) field {
+	return field{listSchema(re), func(key string, v any) {
 		l, ok := v.([]any)
 		if !ok {
 			p.fail(key, "%s must be a list of strings, not %s", key, typeName(v))
@@ -136,11 +143,11 @@ func (p *parser) list(to *[]string, re *regexp.Regexp) func(string, any) {
 				*to = append(*to, s)
 			}
 		}
-	}
+	}}
 }
 
-func (p *parser) command(to *[]string) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) command(to *[]string) field {
+	return field{&jsonschema.Schema{Types: []string{"string", "array"}, MinLength: jsonschema.Ptr(1), MinItems: jsonschema.Ptr(1), Items: &jsonschema.Schema{Type: "string"}}, func(key string, v any) {
 		if s, ok := v.(string); ok {
 			if strings.TrimSpace(s) == "" {
 				p.fail(key, "%s is empty", key)
@@ -149,15 +156,15 @@ func (p *parser) command(to *[]string) func(string, any) {
 			*to = Shell(s)
 			return
 		}
-		p.list(to, nil)(key, v)
+		p.list(to, nil).set(key, v)
 		if l, ok := v.([]any); ok && len(l) == 0 {
 			p.fail(key, "%s is empty", key)
 		}
-	}
+	}}
 }
 
-func (p *parser) integer(to **int64, low, high int64) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) integer(to **int64, low, high int64) field {
+	return field{&jsonschema.Schema{Type: "integer", Minimum: jsonschema.Ptr(float64(low)), Maximum: jsonschema.Ptr(float64(high))}, func(key string, v any) {
 		n, ok := v.(int64)
 		switch {
 		case !ok:
@@ -167,11 +174,11 @@ func (p *parser) integer(to **int64, low, high int64) func(string, any) {
 		default:
 			*to = &n
 		}
-	}
+	}}
 }
 
-func (p *parser) duration(to **time.Duration, low, high time.Duration) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) duration(to **time.Duration, low, high time.Duration) field {
+	return field{&jsonschema.Schema{Type: "string", Pattern: durationPattern}, func(key string, v any) {
 		s, ok := v.(string)
 		if !ok {
 			p.fail(key, `%s must be a duration such as "30s", not %s`, key, typeName(v))
@@ -186,11 +193,11 @@ func (p *parser) duration(to **time.Duration, low, high time.Duration) func(stri
 		default:
 			*to = &d
 		}
-	}
+	}}
 }
 
-func (p *parser) cpu(to **int64) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) cpu(to **int64) field {
+	return field{&jsonschema.Schema{Types: []string{"number", "string"}, Minimum: jsonschema.Ptr(MinCPUMillis / 1000.0), Maximum: jsonschema.Ptr(MaxCPUMillis / 1000.0), Pattern: cpuPattern}, func(key string, v any) {
 		n, ok := cpuMillis(v)
 		switch {
 		case !ok:
@@ -201,7 +208,7 @@ func (p *parser) cpu(to **int64) func(string, any) {
 		default:
 			*to = &n
 		}
-	}
+	}}
 }
 
 func cpuMillis(v any) (int64, bool) {
@@ -231,8 +238,8 @@ func cpuMillis(v any) (int64, bool) {
 	return int64(math.Round(f * 1000)), true
 }
 
-func (p *parser) memory(to **int64) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) memory(to **int64) field {
+	return field{amount(MinMemoryBytes), func(key string, v any) {
 		n, ok := bytes(v)
 		switch {
 		case !ok:
@@ -242,7 +249,7 @@ func (p *parser) memory(to **int64) func(string, any) {
 		default:
 			*to = &n
 		}
-	}
+	}}
 }
 
 // bytes reads a number of bytes: an integer, or a string as ParseBytes reads it.
@@ -285,8 +292,8 @@ func ParseBytes(s string) (int64, bool) {
 	return 0, false
 }
 
-func (p *parser) env(to *map[string]string) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) env(to *map[string]string) field {
+	return field{variables(), func(key string, v any) {
 		m, ok := v.(map[string]any)
 		if !ok {
 			p.fail(key, "%s must be a table, not %s", key, typeName(v))
@@ -309,5 +316,5 @@ func (p *parser) env(to *map[string]string) func(string, any) {
 			}
 		}
 		*to = out
-	}
+	}}
 }

@@ -5,12 +5,14 @@ import (
 	"path"
 	"slices"
 
+	"github.com/google/jsonschema-go/jsonschema"
+
 	"miren.dev/runtime/pkg/schema"
 )
 
 // volumes reads the volumes of a service: a table for each disk, by its name.
-func (p *parser) volumes(to *[]Volume) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) volumes(to *[]Volume) field {
+	return field{named(schema.NamePattern, object(p.volume(&Volume{}), "path")), func(key string, v any) {
 		m, ok := v.(map[string]any)
 		if !ok {
 			p.fail(key, "%s must be a table: [%s.NAME-OF-A-DISK]", key, key)
@@ -26,11 +28,7 @@ func (p *parser) volumes(to *[]Volume) func(string, any) {
 				p.fail(at, "disk %q must be lower-case letters, digits and dashes, not beginning or ending with a dash, at most %d", name, schema.MaxName)
 			}
 			d := Volume{Disk: name}
-			p.table(table{
-				"path":      p.mountPath(&d.Path),
-				"size":      p.diskSize(&d.SizeBytes),
-				"read_only": p.boolean(&d.ReadOnly),
-			})(at, m[name])
+			p.table(p.volume(&d)).set(at, m[name])
 			if other, taken := paths[d.Path]; d.Path == "" {
 				p.fail(at, `%s needs path, where it is mounted, such as "/data"`, at)
 			} else if taken {
@@ -39,6 +37,14 @@ func (p *parser) volumes(to *[]Volume) func(string, any) {
 			paths[d.Path] = name
 			*to = append(*to, d)
 		}
+	}}
+}
+
+func (p *parser) volume(d *Volume) table {
+	return table{
+		"path":      p.mountPath(&d.Path),
+		"size":      p.diskSize(&d.SizeBytes),
+		"read_only": p.boolean(&d.ReadOnly),
 	}
 }
 
@@ -59,17 +65,17 @@ func (p *parser) writers(key string, services []Service) {
 	}
 }
 
-func (p *parser) mountPath(to *string) func(string, any) {
-	return func(key string, v any) {
-		p.text(to)(key, v)
+func (p *parser) mountPath(to *string) field {
+	return field{&jsonschema.Schema{Type: "string", Pattern: "^/[^/]", MaxLength: jsonschema.Ptr(MaxMountPath)}, func(key string, v any) {
+		p.text(to).set(key, v)
 		if *to != "" && (!path.IsAbs(*to) || path.Clean(*to) != *to || *to == "/" || len(*to) > MaxMountPath) {
 			p.fail(key, "%s %q must be an absolute path below /, without . and .., at most %d bytes", key, *to, MaxMountPath)
 		}
-	}
+	}}
 }
 
-func (p *parser) diskSize(to **int64) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) diskSize(to **int64) field {
+	return field{amount(MinSize), func(key string, v any) {
 		n, ok := bytes(v)
 		switch {
 		case !ok:
@@ -81,15 +87,15 @@ func (p *parser) diskSize(to **int64) func(string, any) {
 		default:
 			*to = &n
 		}
-	}
+	}}
 }
 
-func (p *parser) boolean(to *bool) func(string, any) {
-	return func(key string, v any) {
+func (p *parser) boolean(to *bool) field {
+	return field{&jsonschema.Schema{Type: "boolean"}, func(key string, v any) {
 		b, ok := v.(bool)
 		if !ok {
 			p.fail(key, "%s must be true or false, not %s", key, typeName(v))
 		}
 		*to = b
-	}
+	}}
 }

@@ -26,8 +26,11 @@ const (
 	maxProblems = 10
 )
 
+// NamePattern is the pattern of names of entities.
+const NamePattern = `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
+
 var (
-	nameRE     = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	nameRE     = regexp.MustCompile(NamePattern)
 	labelKeyRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9._/-]{0,126}[a-z0-9])?$`)
 )
 

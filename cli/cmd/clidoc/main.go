@@ -1,4 +1,5 @@
-// Command clidoc writes docs/reference/cli.md from the commands themselves.
+// Command clidoc writes docs/reference/cli.md from the commands themselves, and
+// docs/reference/app.schema.json from the reader of app.toml.
 //
 //	go run ./cli/cmd/clidoc [-check] [-root DIR]
 package main
@@ -16,6 +17,7 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/machine"
+	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/schema/gogen"
 )
@@ -23,7 +25,8 @@ import (
 func main() {
 	gogen.Main("clidoc", func(string) ([]gogen.Output, error) {
 		root := cli.Root(command.New(&console.Console{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}), machine.Commands)
-		return []gogen.Output{{Path: "docs/reference/cli.md", Data: render(root)}}, nil
+		schema, err := appconfig.Schema()
+		return []gogen.Output{{Path: "docs/reference/cli.md", Data: render(root)}, {Path: "docs/reference/app.schema.json", Data: schema}}, err
 	})
 }
 
