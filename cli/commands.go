@@ -24,6 +24,7 @@ import (
 	"miren.dev/runtime/cli/event"
 	"miren.dev/runtime/cli/execution"
 	"miren.dev/runtime/cli/key"
+	"miren.dev/runtime/cli/man"
 	"miren.dev/runtime/cli/mcp"
 	"miren.dev/runtime/cli/mcpsandboxd"
 	"miren.dev/runtime/cli/node"
@@ -55,6 +56,8 @@ type Constructor = func(*command.Env) *cobra.Command
 type entry struct {
 	// path is the words after r, such as "app" or "server start". The command above it must have an earlier entry.
 	path string
+	// group is the group of the help in which a command of one word is.
+	group string
 	// make makes the command. nil: only the program runtime has it (Machine).
 	make Constructor
 	// machine says that the command needs the machine of a server: r hands it
@@ -66,61 +69,65 @@ type entry struct {
 }
 
 var commands = []entry{
-	{path: "app", make: app.New},
-	{path: "deploy", make: app.NewDeploy},
-	{path: "logs", make: app.NewLogs},
-	{path: "env", make: app.NewEnv},
-	{path: "scale", make: app.NewScale},
-	{path: "task", make: task.New},
-	{path: "run", make: runcode.New},
-	{path: "sandbox-run", make: sandboxrun.New},
-	{path: "execution", make: execution.New},
-	{path: "sandbox", make: sandbox.New},
-	{path: "session", make: session.New},
-	{path: "ssh", make: ssh.New},
-	{path: "ssh-config", make: ssh.NewConfig},
-	{path: "snapshot", make: sandbox.NewSnapshots},
-	{path: "preview", make: sandbox.NewPreviews},
-	{path: "secret", make: secret.New},
-	{path: "quota", make: quota.New},
-	{path: "policy", make: policy.New},
-	{path: "mcp", make: mcp.New},
-	{path: "mcp-sandboxd", make: mcpsandboxd.New},
-	{path: "template", make: template.New},
-	{path: "pool", make: pool.New},
-	{path: "route", make: route.New},
-	{path: "certificate", make: certificate.New},
-	{path: "build", make: build.New},
-	{path: "node", make: node.New},
-	{path: "top", make: top.New},
-	{path: "disk", make: disk.New},
-	{path: "entity", make: entity.New},
-	{path: "config", make: config.New},
-	{path: "auth", make: auth.New},
-	{path: "user", make: user.New},
-	{path: "key", make: key.New},
-	{path: "webhook", make: webhook.New},
-	{path: "event", make: event.New},
-	{path: "audit", make: audit.New},
-	{path: "openapi", make: openapi.New},
-	{path: "debug", make: debug.New},
-	{path: "dev", make: dev.New},
+	{path: "app", group: groupApps, make: app.New},
+	{path: "deploy", group: groupApps, make: app.NewDeploy},
+	{path: "logs", group: groupApps, make: app.NewLogs},
+	{path: "status", group: groupApps, make: app.NewStatus},
+	{path: "open", group: groupApps, make: app.NewOpen},
+	{path: "console", group: groupApps, make: app.NewConsole},
+	{path: "env", group: groupApps, make: app.NewEnv},
+	{path: "scale", group: groupApps, make: app.NewScale},
+	{path: "task", group: groupApps, make: task.New},
+	{path: "run", group: groupSandboxes, make: runcode.New},
+	{path: "sandbox-run", group: groupSandboxes, make: sandboxrun.New},
+	{path: "execution", group: groupSandboxes, make: execution.New},
+	{path: "sandbox", group: groupSandboxes, make: sandbox.New},
+	{path: "session", group: groupSandboxes, make: session.New},
+	{path: "ssh", group: groupSandboxes, make: ssh.New},
+	{path: "ssh-config", group: groupSandboxes, make: ssh.NewConfig},
+	{path: "snapshot", group: groupSandboxes, make: sandbox.NewSnapshots},
+	{path: "preview", group: groupSandboxes, make: sandbox.NewPreviews},
+	{path: "secret", group: groupProject, make: secret.New},
+	{path: "quota", group: groupProject, make: quota.New},
+	{path: "policy", group: groupProject, make: policy.New},
+	{path: "mcp", group: groupSandboxes, make: mcp.New},
+	{path: "mcp-sandboxd", group: groupSandboxes, make: mcpsandboxd.New},
+	{path: "template", group: groupSandboxes, make: template.New},
+	{path: "pool", group: groupSandboxes, make: pool.New},
+	{path: "route", group: groupApps, make: route.New},
+	{path: "certificate", group: groupApps, make: certificate.New},
+	{path: "build", group: groupApps, make: build.New},
+	{path: "node", group: groupServer, make: node.New},
+	{path: "top", group: groupServer, make: top.New},
+	{path: "disk", group: groupProject, make: disk.New},
+	{path: "entity", group: groupServer, make: entity.New},
+	{path: "config", group: groupServer, make: config.New},
+	{path: "auth", group: groupProject, make: auth.New},
+	{path: "user", group: groupProject, make: user.New},
+	{path: "key", group: groupProject, make: key.New},
+	{path: "webhook", group: groupProject, make: webhook.New},
+	{path: "event", group: groupProject, make: event.New},
+	{path: "audit", group: groupProject, make: audit.New},
+	{path: "openapi", group: groupTools, make: openapi.New},
+	{path: "debug", group: groupServer, make: debug.New},
+	{path: "dev", group: groupTools, make: dev.New},
 	{path: "dev mock", machine: true, help: "Run a mock server of the HTTP API, which executes nothing"},
-	{path: "cluster", make: cluster.New},
-	{path: "version", make: version.New},
-	{path: "completion", make: completion.New},
+	{path: "cluster", group: groupServer, make: cluster.New},
+	{path: "version", group: groupTools, make: version.New},
+	{path: "completion", group: groupTools, make: completion.New},
+	{path: "man", group: groupTools, make: man.New},
 
-	{path: "server", make: server.New},
+	{path: "server", group: groupServer, make: server.New},
 	{path: "server start", machine: true, help: "Start the server of this machine, with everything that it needs"},
 	{path: "server stop", machine: true, help: "Stop the server of this machine, and everything that it runs"},
 	{path: "server move-store", machine: true, help: "Copy the entities of the stopped server to another store"},
 	{path: "server run", machine: true, help: "Run the server in the foreground", hidden: true},
-	{path: "runner", make: runner.New},
+	{path: "runner", group: groupServer, make: runner.New},
 	{path: "runner start", machine: true, help: "Run this machine as a runner of a server"},
 	{path: "runner stop", machine: true, help: "End what this machine runs as a runner"},
-	{path: "ingress", machine: true, help: "The HTTP data plane", hidden: true},
-	{path: "lsvd", machine: true, help: "Log-structured virtual disks"},
-	{path: "doctor", machine: true, make: doctor.New},
+	{path: "ingress", group: groupServer, machine: true, help: "The HTTP data plane", hidden: true},
+	{path: "lsvd", group: groupServer, machine: true, help: "Log-structured virtual disks"},
+	{path: "doctor", group: groupServer, machine: true, make: doctor.New},
 }
 
 // Machine has the commands that need the machine of a server, by their path in
@@ -151,13 +158,10 @@ func addCommands(root *cobra.Command, env *command.Env, m Machine) {
 		}
 		cmd.Hidden = cmd.Hidden || e.hidden
 		parent := root
-		if cmd.GroupID = groupClient; e.machine {
-			cmd.GroupID = groupMachine
-		}
+		cmd.GroupID = e.group
 		if i := strings.LastIndexByte(e.path, ' '); i > 0 {
 			var rest []string
 			var err error
-			cmd.GroupID = ""
 			if parent, rest, err = root.Find(strings.Fields(e.path[:i])); err != nil || len(rest) > 0 {
 				panic(fmt.Sprintf("command %q is registered before %q", e.path, e.path[:i]))
 			}

@@ -217,7 +217,7 @@ func (f fakeSandboxes) RunCode(_ context.Context, req *sandbox.RunCodeRequest, s
 	return nil
 }
 
-// Exec knows cat, fail N, both, env and signal.
+// Exec knows cat, both, where and shells.
 func (f fakeSandboxes) Exec(_ context.Context, req *sandbox.ExecRequest, s rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput]) error {
 	if err := s.Send(&sandbox.ExecOutput{Started: cmpOr(req.Sandbox, "sb-ofapp")}); err != nil {
 		return err
@@ -245,7 +245,7 @@ func (f fakeSandboxes) Exec(_ context.Context, req *sandbox.ExecRequest, s rpc.S
 			return err
 		}
 		code = 7
-	case "where":
+	case "where", "/bin/sh": // the shell of a console
 		if err := s.Send(&sandbox.ExecOutput{Stdout: []byte(req.App + "/" + req.Service + " " + req.Workdir + " " + req.Env["K"])}); err != nil {
 			return err
 		}

@@ -136,8 +136,11 @@ func internal(p any, stack []byte) error {
 
 // Groups of commands in the help.
 const (
-	groupClient  = "client"
-	groupMachine = "machine"
+	groupApps      = "apps"
+	groupSandboxes = "sandboxes"
+	groupProject   = "project"
+	groupServer    = "server"
+	groupTools     = "tools"
 )
 
 // Root returns the whole tree of commands.
@@ -153,8 +156,10 @@ Start a server with ` + "`r server start`, or name a remote one with `r cluster 
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 	}
-	root.AddGroup(&cobra.Group{ID: groupClient, Title: "Commands:"}, &cobra.Group{ID: groupMachine, Title: "Commands on the machine of a server:"})
-	root.SetHelpCommandGroupID(groupClient)
+	root.AddGroup(&cobra.Group{ID: groupApps, Title: "Apps:"}, &cobra.Group{ID: groupSandboxes, Title: "Sandboxes:"},
+		&cobra.Group{ID: groupProject, Title: "Projects, access and records:"}, &cobra.Group{ID: groupServer, Title: "Servers and machines:"},
+		&cobra.Group{ID: groupTools, Title: "Tools:"})
+	root.SetHelpCommandGroupID(groupTools)
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)

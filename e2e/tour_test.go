@@ -44,6 +44,13 @@ func TestTour(t *testing.T) {
 			return nil
 		}, wait.Within(converge))
 		contains(t, "app exec", s.r(t, "", "app", "exec", name, "--", "sh", "-c", "echo $RUNTIME_APP"), name)
+		if out := s.script(t, "", "echo 'echo in $RUNTIME_APP' | r console "+name); out != "in "+name+"\n" {
+			t.Errorf("console: %q", out)
+		}
+		contains(t, "open", s.r(t, "", "open", name), "http://"+name)
+		if out := s.r(t, "", "status", name, "--jq", ".app.name"); out != name+"\n" {
+			t.Errorf("status --jq: %q", out)
+		}
 		contains(t, "app scale", s.r(t, "", "app", "scale", "--app", name, "web=2"), "web", "2", "scale")
 		wait.NoError(t, "two sandboxes", func() error {
 			if out := s.r(t, "", "app", "list"); !strings.Contains(out, "2/2") {

@@ -17,7 +17,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-func newStatus(e *command.Env) *cobra.Command {
+// NewStatus makes `r app status`, which is `r status` too.
+func NewStatus(e *command.Env) *cobra.Command {
 	o := &appOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:               "status [APP]",

@@ -41,6 +41,7 @@ func (e *Env) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&e.Options.RunDir, "run-dir", "", "directory of the sockets of servers of this machine (RUNTIME_RUN_DIR)")
 	f.StringVarP(&e.project, "project", "p", "", "project (RUNTIME_PROJECT; default: the cluster's, else \"default\")")
 	f.BoolVar(&e.JSON, "json", e.JSON, "print JSON: one document, or one line per event")
+	f.Func("jq", "print what an `expression` of jq makes of the JSON; strings without quotes", e.SetQuery)
 	f.BoolVarP(&e.Quiet, "quiet", "q", false, "print no progress and no remarks")
 }
 

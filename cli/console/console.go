@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/itchyny/gojq"
 	"golang.org/x/term"
 
 	"miren.dev/runtime/pkg/errs"
@@ -30,6 +31,8 @@ type Console struct {
 	Quiet      bool // no progress and no remarks
 	// Size returns the terminal's columns and lines; nil: Out's size.
 	Size func() (columns, lines int)
+
+	query *gojq.Code // of SetQuery
 }
 
 // Std returns the console of this process.
@@ -106,16 +109,23 @@ func (c *Console) Notef(format string, args ...any) {
 	}
 }
 
-// PrintJSON prints v as indented JSON.
+// PrintJSON prints v as indented JSON, or what the query makes of it.
 func (c *Console) PrintJSON(v any) error {
+	if c.query != nil {
+		return c.printQuery(v)
+	}
 	e := json.NewEncoder(c.Out)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
 
-// PrintJSONLine prints v as one line of JSON, for streams.
+// PrintJSONLine prints v as one line of JSON, for streams, or what the query makes
+// of it.
 func (c *Console) PrintJSONLine(v any) error {
+	if c.query != nil {
+		return c.printQuery(v)
+	}
 	e := json.NewEncoder(c.Out)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)

@@ -1,0 +1,64 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/cli/exit"
+)
+
+// TestJQ: an expression of jq makes something of the JSON of any command.
+func TestJQ(t *testing.T) {
+	newFake(t).shop()
+	if out := ok(t, "app", "list", "--jq", ".[].name"); out != "shop\n" {
+		t.Errorf("names: %q", out)
+	}
+	if out := ok(t, "--jq", "{name: .[0].name, n: length}", "app", "list"); out != `{"n":1,"name":"shop"}`+"\n" {
+		t.Errorf("an object: %q", out)
+	}
+	if out := ok(t, "app", "list", "--jq", ".[] | select(.name == \"other\")"); out != "" {
+		t.Errorf("nothing: %q", out)
+	}
+	if r := run(t, false, "", "app", "list", "--jq", ".["); r.code != exit.Usage || !strings.Contains(r.err, "no expression of jq") {
+		t.Errorf("a bad expression: %+v", r)
+	}
+	if r := run(t, false, "", "app", "list", "--jq", ".name"); r.code == 0 || !strings.Contains(r.err, "--jq") {
+		t.Errorf("an expression that does not fit: %+v", r)
+	}
+}
+
+func TestShortForms(t *testing.T) {
+	newFake(t).shop()
+	if out := ok(t, "console", "shop", "-s", "api"); out != "shop/api  " {
+		t.Errorf("console: %q", out)
+	}
+	if out := ok(t, "open", "shop"); out != "http://shop.localhost/\n" {
+		t.Errorf("open: %q", out)
+	}
+	opened := filepath.Join(t.TempDir(), "opened")
+	browser := filepath.Join(t.TempDir(), "browser")
+	if err := os.WriteFile(browser, []byte("#!/bin/sh\necho \"$1\" > "+opened+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("BROWSER", browser)
+	r := run(t, true, "", "open", "shop")
+	if b, err := os.ReadFile(opened); r.code != 0 || err != nil || string(b) != "http://shop.localhost/\n" {
+		t.Errorf("open on a terminal: %+v; %q, %v", r, b, err)
+	}
+	if a, b := ok(t, "status", "shop"), ok(t, "app", "status", "shop"); a != b || !strings.Contains(a, "shop") {
+		t.Errorf("status: %q and %q", a, b)
+	}
+}
+
+// TestMan: each command has a page.
+func TestMan(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "man1")
+	ok(t, "man", dir)
+	for page, want := range map[string]string{"r.1": "r-app", "r-app-deploy.1": "no-cache", "r-sandbox-run.1": "memory", "r-server-start.1": "Start the server"} {
+		if b, err := os.ReadFile(filepath.Join(dir, page)); err != nil || !strings.Contains(strings.ReplaceAll(string(b), `\-`, "-"), want) {
+			t.Errorf("%s lacks %q: %v", page, want, err)
+		}
+	}
+}
