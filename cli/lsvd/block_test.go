@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // blockMachine is a machine that may attach block devices.
@@ -144,7 +145,15 @@ func TestJourney(t *testing.T) {
 	unmount()
 	unmountCopy()
 	tool(t, "e2fsck", "-fn", device)
-	tool(t, "e2fsck", "-fp", device)
+	// A process of another test that starts in a mount namespace of its own has a
+	// copy of the mount for a moment.
+	wait.NoError(t, "the file system is in no mount namespace", func() error {
+		out, err := exec.Command("e2fsck", "-fp", device).CombinedOutput()
+		if err != nil && !strings.Contains(string(out), "is in use") {
+			t.Fatalf("e2fsck: %v\n%s", err, out)
+		}
+		return err
+	})
 	tool(t, "resize2fs", device) // while mounted it may need CAP_SYS_RESOURCE
 	tool(t, "e2fsck", "-fn", device)
 	ok(t, "detach", "data")
