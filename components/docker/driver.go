@@ -59,6 +59,8 @@ type Config struct {
 // Driver implements execution.Driver.
 type Driver struct {
 	agentdriver.Guests
+	agentdriver.NoSnapshots
+
 	cfg     Config
 	logger  *slog.Logger
 	hub     *agent.Hub // Guests.Hub
@@ -79,7 +81,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{cfg: cfg, logger: cfg.Logger, engine: engine}
+	d := &Driver{cfg: cfg, logger: cfg.Logger, engine: engine, NoSnapshots: agentdriver.NoSnapshots{Refusal: noSnapshots()}}
 	d.hub = agent.NewHub(agent.HubConfig{
 		Dir:       d.dir("agent"),
 		LogDir:    cfg.Instance.State("logs", "sandboxes"),

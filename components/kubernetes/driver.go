@@ -57,13 +57,16 @@ const (
 	LabelSandbox  = "runtime.miren.dev/sandbox"  // id of the sandbox
 )
 
+// pushAgentTimeout bounds the push of the agent's image.
+const pushAgentTimeout = 2 * time.Minute
+
 // DefaultStartTimeout is Config.StartTimeout when it is 0.
 const DefaultStartTimeout = 2 * time.Minute
 
 // Config of a Driver.
 type Config struct {
 	Instance *instance.Instance
-	// BinDir has runtime-agent, whose version that of AgentImage should be.
+	// BinDir has runtime-agent, the same as Images.Agent.
 	BinDir string
 	// Cluster is how the API server is reached.
 	Cluster *rest.Config
@@ -71,25 +74,35 @@ type Config struct {
 	Namespace string
 	// RuntimeClass of the pods; empty: the cluster's default, which is no isolation by gVisor.
 	RuntimeClass string
-	// AgentImage has /runtime-agent.
-	AgentImage string
-	// Images says what an image is configured to run: Kubernetes does not.
-	Images Images
+	// PullSecret is the name of a secret of the namespace with which nodes pull images; empty: they need none.
+	PullSecret string
+	Images     Images
 	// StartTimeout bounds how long a pod may take to be scheduled, pull its image and start; 0: DefaultStartTimeout.
 	StartTimeout time.Duration
 	Logger       *slog.Logger
 }
 
-// Images reads the configuration of images that the cluster pulls.
+// Image is an image that the cluster can pull.
+type Image struct {
+	Ref    string              // by which nodes pull it
+	Config ocispec.ImageConfig // what it is configured to run: Kubernetes does not say
+}
+
+// Images puts images where the cluster pulls them.
 type Images interface {
-	// Config returns NotFound if there is no such image.
-	Config(ctx context.Context, ref string) (ocispec.ImageConfig, error)
+	// Image returns NotFound if there is no such image.
+	Image(ctx context.Context, ref string) (Image, error)
+	// Agent returns the reference of an image with /runtime-agent.
+	Agent(ctx context.Context) (string, error)
+	// Forget says that the cluster could not pull the image with this reference.
+	Forget(ref string)
 }
 
 // Driver implements execution.Driver.
 type Driver struct {
 	*agentdriver.Guests
 	agentdriver.Changes
+	agentdriver.NoSnapshots
 
 	cfg      Config
 	logger   *slog.Logger
@@ -99,6 +112,7 @@ type Driver struct {
 	locks    agentdriver.KeyLock
 	stopped  context.Context // ends with Close
 	stop     context.CancelFunc
+	agent    string // the agent's image; set by Start
 	relaying sync.WaitGroup
 
 	mu     sync.Mutex
@@ -116,9 +130,6 @@ func New(cfg Config) (*Driver, error) {
 	switch {
 	case cfg.Namespace == "":
 		return nil, errs.New(errs.InvalidArgument, "no namespace for sandboxes is configured")
-	case cfg.AgentImage == "":
-		return nil, errs.New(errs.InvalidArgument, "no image with the agent is configured").
-			WithHint("docs/kubernetes.md says how to make it")
 	}
 	cluster := rest.CopyConfig(cfg.Cluster)
 	cluster.QPS, cluster.Burst = 50, 100
@@ -134,6 +145,7 @@ func New(cfg Config) (*Driver, error) {
 	cfg.Cluster = cluster
 	d := &Driver{
 		cfg: cfg, logger: cfg.Logger, core: core, network: network, pods: core.Pods(cfg.Namespace), relays: map[string]*relay{},
+		NoSnapshots: agentdriver.NoSnapshots{Refusal: errNoSnapshots},
 	}
 	d.stopped, d.stop = context.WithCancel(context.Background())
 	hub := agent.NewHub(agent.HubConfig{
@@ -161,11 +173,20 @@ func (d *Driver) logDir(elem ...string) string {
 	return d.cfg.Instance.State(append([]string{"logs", "sandboxes"}, elem...)...)
 }
 
-// Start checks that the cluster answers, writes the network policy, and takes over
-// the existing sandboxes.
+// Start checks what the cluster permits, puts the agent's image where it is pulled,
+// writes the network policy, and takes over the existing sandboxes.
 func (d *Driver) Start(ctx context.Context) error {
 	if err := os.MkdirAll(d.recordDir(), 0o700); err != nil {
 		return errs.New(errs.FailedPrecondition, "sandbox directory: %w", err)
+	}
+	if err := d.check(ctx); err != nil {
+		return err
+	}
+	pushing, cancel := context.WithTimeout(ctx, pushAgentTimeout)
+	defer cancel()
+	var err error
+	if d.agent, err = d.cfg.Images.Agent(pushing); err != nil {
+		return errs.Wrap(err, "image of the agent")
 	}
 	if err := d.writePolicy(ctx); err != nil {
 		return err

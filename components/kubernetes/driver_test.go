@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -41,12 +40,17 @@ type env struct {
 // images knows the image of the conformance suite.
 type images struct{ ref string }
 
-func (i images) Config(_ context.Context, ref string) (ocispec.ImageConfig, error) {
+func (i images) Image(_ context.Context, ref string) (kubernetes.Image, error) {
 	if ref != i.ref {
-		return ocispec.ImageConfig{}, errs.New(errs.NotFound, "image %s does not exist", ref)
+		return kubernetes.Image{}, errs.New(errs.NotFound, "image %s does not exist", ref)
 	}
-	return executiontest.Config(), nil
+	return kubernetes.Image{Ref: ref, Config: executiontest.Config()}, nil
 }
+
+// Agent returns the image that the cluster has.
+func (images) Agent(context.Context) (string, error) { return kubernetestest.AgentImage, nil }
+
+func (images) Forget(string) {}
 
 // toolchain returns a directory with the toolchain and a fresh agent.
 func toolchain(t testing.TB) string {
@@ -98,7 +102,7 @@ func (e *env) start(t testing.TB) {
 	}
 	d, err := kubernetes.New(kubernetes.Config{
 		Instance: e.instance, BinDir: e.bin, Cluster: e.cluster.Config, Namespace: kubernetestest.Namespace,
-		RuntimeClass: kubernetestest.RuntimeClass, AgentImage: kubernetestest.AgentImage, Images: images{e.cluster.Node.Image},
+		RuntimeClass: kubernetestest.RuntimeClass, Images: images{e.cluster.Node.Image},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	})
 	if err != nil {

@@ -55,7 +55,7 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 }
 
 func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Instance, err error) {
-	image, err := d.cfg.Images.Config(ctx, s.Image)
+	image, err := d.cfg.Images.Image(ctx, s.Image)
 	if err != nil {
 		return execution.Instance{}, errs.Wrap(err, "set up sandbox %s", s.ID)
 	}
@@ -73,7 +73,7 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 	if err := d.writeRecord(s.ID, record{Spec: s}); err != nil {
 		return execution.Instance{}, err
 	}
-	config, err := guestConfig(s, image)
+	config, err := guestConfig(s, image.Config)
 	if err != nil {
 		return execution.Instance{}, err
 	}
@@ -84,14 +84,18 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 	// Not canceled half-way: whether there is a pod must be known.
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 	defer cancel()
-	pod, err := d.pods.Create(within, d.pod(s, guest), metav1.CreateOptions{})
+	pod, err := d.pods.Create(within, d.pod(s, image.Ref, guest), metav1.CreateOptions{})
 	if err != nil {
 		return execution.Instance{}, apiError(err, "create pod %s", d.podName(s.ID))
 	}
 	if err := d.writeRecord(s.ID, record{Spec: s, UID: string(pod.UID)}); err != nil {
 		return execution.Instance{}, err
 	}
-	return d.start(ctx, s, string(pod.UID))
+	in, err = d.start(ctx, s, string(pod.UID))
+	if errs.Is(err, errs.NotFound) {
+		d.cfg.Images.Forget(image.Ref)
+	}
+	return in, err
 }
 
 // finish completes a set-up that a server began before it ended.

@@ -44,17 +44,6 @@ func (d *Driver) EgressLog(_ context.Context, id string) ([]egress.Record, error
 	return nil, noPolicy(id)
 }
 
-// Snapshot is not supported.
-func (d *Driver) Snapshot(context.Context, string, string, execution.SnapshotOptions) (execution.SnapshotInfo, error) {
-	return execution.SnapshotInfo{}, errNoSnapshots
-}
-
-// ListSnapshots returns none.
-func (d *Driver) ListSnapshots(context.Context) ([]execution.SnapshotInfo, error) { return nil, nil }
-
-// DeleteSnapshot has nothing to delete.
-func (d *Driver) DeleteSnapshot(context.Context, string) error { return nil }
-
 // Stats returns Unimplemented: Kubernetes gives the use of a pod only to those who may do
 // anything on its node.
 func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {

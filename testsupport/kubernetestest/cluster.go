@@ -16,6 +16,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -99,6 +100,15 @@ func (c *Cluster) write(name, content string) string {
 		c.t.Fatal(err)
 	}
 	return path
+}
+
+// Kubeconfig returns a file by which an administrator reaches the cluster.
+func (c *Cluster) Kubeconfig() string {
+	c.t.Helper()
+	return c.write("kubeconfig", fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "test",
+"clusters": [{"name": "test", "cluster": {"server": %q, "insecure-skip-tls-verify": true}}],
+"users": [{"name": "test", "user": {"token": %q}}],
+"contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}]}`, c.Config.Host, c.token))
 }
 
 // startServer starts etcd and kube-apiserver.
