@@ -37,8 +37,6 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	networkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/rest"
@@ -56,6 +54,9 @@ const (
 	LabelInstance = "runtime.miren.dev/instance" // id of the installation
 	LabelSandbox  = "runtime.miren.dev/sandbox"  // id of the sandbox
 )
+
+// killWait is how long the agent may take to report a killed main process.
+const killWait = 10 * time.Second
 
 // pushAgentTimeout bounds the push of the agent's image.
 const pushAgentTimeout = 2 * time.Minute
@@ -102,7 +103,9 @@ type Images interface {
 type Driver struct {
 	*agentdriver.Guests
 	agentdriver.Changes
+	agentdriver.Lifecycle
 	agentdriver.NoSnapshots
+	agentdriver.OpenNetwork
 
 	cfg      Config
 	logger   *slog.Logger
@@ -146,6 +149,7 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{
 		cfg: cfg, logger: cfg.Logger, core: core, network: network, pods: core.Pods(cfg.Namespace), relays: map[string]*relay{},
 		NoSnapshots: agentdriver.NoSnapshots{Refusal: errNoSnapshots},
+		OpenNetwork: agentdriver.OpenNetwork{Refusal: errNoPolicies},
 	}
 	d.stopped, d.stop = context.WithCancel(context.Background())
 	hub := agent.NewHub(agent.HubConfig{
@@ -155,9 +159,26 @@ func New(cfg Config) (*Driver, error) {
 		AgentDir:  cfg.Instance.State("agents"),
 		Logger:    cfg.Logger,
 		Notify:    d.Notify,
-		Exceeded:  d.logExceeded,
+		Exceeded: func(id string) {
+			ctx, cancel := context.WithTimeout(d.stopped, deleteTimeout)
+			defer cancel()
+			d.EndExceeded(ctx, id)
+		},
 	})
 	d.Guests = &agentdriver.Guests{Hub: hub, State: d.Get}
+	d.Lifecycle = agentdriver.NewLifecycle(d.Guests, &d.Changes, &d.locks, agentdriver.Steps{
+		Kill:     d.kill,
+		Teardown: d.teardown,
+		Started: func(id string) bool {
+			rec, _ := d.record(id)
+			return rec.Started
+		},
+		KillWait: killWait,
+	}, d.logger)
+	d.Made = func(_ context.Context, id string) (execution.Spec, error) {
+		rec, err := d.record(id)
+		return rec.Spec, err
+	}
 	return d, nil
 }
 
@@ -207,6 +228,12 @@ func (d *Driver) Start(ctx context.Context) error {
 	return nil
 }
 
+// kill ends a sandbox whose agent does not answer.
+func (d *Driver) kill(ctx context.Context, id string) error {
+	d.stopRelay(id)
+	return d.deletePod(ctx, id)
+}
+
 // Run follows the pods until ctx ends. The sandboxes go on.
 func (d *Driver) Run(ctx context.Context) error { return d.follow(ctx) }
 
@@ -224,23 +251,5 @@ func (d *Driver) Shutdown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var g errgroup.Group
-	g.SetLimit(8)
-	for _, in := range all {
-		g.Go(func() error { return d.Delete(ctx, in.ID) })
-	}
-	return errors.Join(g.Wait(), d.deletePolicy(ctx))
-}
-
-// logExceeded ends a sandbox whose relay sends more than its agent writes.
-func (d *Driver) logExceeded(id string) {
-	exit := execution.Exit{Cause: execution.CauseCrash, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: it wrote more than its log may take"}
-	_, err := d.end(execution.Instance{ID: id}, exit)
-	d.stopRelay(id)
-	ctx, cancel := context.WithTimeout(d.stopped, deleteTimeout)
-	defer cancel()
-	if err = errors.Join(err, d.deletePod(ctx, id)); err != nil {
-		d.logger.Error("cannot end a sandbox whose log is too large", "sandbox", id, "error", err)
-	}
-	d.Notify(id)
+	return errors.Join(d.DeleteAll(ctx, all), d.deletePolicy(ctx))
 }

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -25,6 +26,9 @@ const (
 // Ensure makes a sandbox exist and run.
 func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instance, error) {
 	if err := checkSpec(s); err != nil {
+		return execution.Instance{}, err
+	}
+	if err := d.CheckPolicy(s); err != nil {
 		return execution.Instance{}, err
 	}
 	unlock, err := d.locks.Lock(ctx, s.ID)
@@ -73,10 +77,11 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 	if err := d.writeRecord(s.ID, record{Spec: s}); err != nil {
 		return execution.Instance{}, err
 	}
-	config, err := guestConfig(s, image.Config)
+	config, err := agentdriver.GuestConfig(s, image.Config)
 	if err != nil {
 		return execution.Instance{}, err
 	}
+	config.LogBytes = logBytes
 	guest, err := d.Hub.Prepare(s.ID, config)
 	if err != nil {
 		return execution.Instance{}, err

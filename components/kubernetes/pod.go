@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,8 +46,6 @@ func checkSpec(s execution.Spec) error {
 	switch {
 	case s.Restore != "":
 		return errNoSnapshots
-	case s.Network == execution.NetworkBridge && s.Egress != nil && !open(*s.Egress):
-		return noPolicy(s.ID)
 	case len(s.Mounts) > 0:
 		return unsupported("disks and volumes", "run sandboxes with disks on a node with the driver runsc")
 	case hostname(s) != strings.ToLower(hostname(s)) || strings.HasPrefix(hostname(s), "-") || strings.HasSuffix(hostname(s), "-"):
@@ -58,31 +55,6 @@ func checkSpec(s execution.Spec) error {
 }
 
 func hostname(s execution.Spec) string { return cmp.Or(s.Hostname, s.ID) }
-
-// guestConfig merges the image's configuration and the specification.
-func guestConfig(s execution.Spec, image ocispec.ImageConfig) (agent.GuestConfig, error) {
-	command := s.Command
-	switch {
-	case s.Idle:
-		command = nil
-	case len(command) == 0:
-		command = slices.Concat(image.Entrypoint, image.Cmd)
-	}
-	capabilities, err := s.Capabilities.Names()
-	return agent.GuestConfig{
-		Command:  command,
-		Env:      agentdriver.MergeEnv(image.Env, s.Env),
-		WorkDir:  cmp.Or(s.WorkDir, image.WorkingDir),
-		User:     cmp.Or(s.User, image.User),
-		Start:    agent.StartOnRequest,
-		PIDs:     s.PIDs,
-		CPUs:     agent.CPUs(s.CPUMillis),
-		LogBytes: logBytes,
-
-		Claimable:    s.Idle,
-		Capabilities: capabilities,
-	}, err
-}
 
 // pod returns the pod of a sandbox, of which nodes pull image. It has no secrets: the relay brings the
 // configuration.

@@ -67,12 +67,12 @@ func (d *Driver) inspect(id string, p *v1.Pod) (execution.Instance, error) {
 	case rec.UID == "":
 		return in, nil
 	case p == nil:
-		return d.end(in, crash("its pod was deleted"))
+		return d.End(in, crash("its pod was deleted"))
 	case string(p.UID) != rec.UID:
-		return d.end(in, crash("its pod was replaced by another"))
+		return d.End(in, crash("its pod was replaced by another"))
 	}
 	if e := ended(p); e != nil {
-		return d.end(in, *e)
+		return d.End(in, *e)
 	}
 	if rec.Started {
 		in.Phase = execution.Running
@@ -105,19 +105,6 @@ func ended(p *v1.Pod) *execution.Exit {
 		return &e
 	}
 	return nil
-}
-
-// end records an exit as the final one, unless another is recorded already.
-func (d *Driver) end(in execution.Instance, exit execution.Exit) (execution.Instance, error) {
-	if err := d.Hub.End(in.ID, exit); err != nil {
-		return in, err
-	}
-	exit, err := d.Hub.Exit(in.ID)
-	if err != nil {
-		return in, err
-	}
-	in.Phase, in.Exit = execution.Exited, &exit
-	return in, nil
 }
 
 func (d *Driver) selector() string {
