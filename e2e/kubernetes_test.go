@@ -52,7 +52,7 @@ func TestKubernetesDriver(t *testing.T) {
 		"RUNTIME_KUBERNETES_REGISTRY=" + strings.TrimPrefix(images.URL, "http://") + "/team/runtime", "RUNTIME_KUBERNETES_REGISTRY_PLAIN_HTTP=true",
 	}
 	for setting, words := range map[string]string{
-		"RUNTIME_KUBERNETES_NAMESPACE=other":         "has no namespace other",
+		"RUNTIME_KUBERNETES_NAMESPACE=other":         "in namespace other, to get pods, list pods",
 		"RUNTIME_KUBERNETES_RUNTIME_CLASS=other":     `runtime class "other"`,
 		"RUNTIME_KUBERNETES_REGISTRY=127.0.0.1:1/x":  "push image 127.0.0.1:1/x@sha256:",
 		"RUNTIME_KUBERNETES_REGISTRY=":               "kubernetes.registry: no registry is configured",

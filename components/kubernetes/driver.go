@@ -34,6 +34,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -115,7 +116,8 @@ type Driver struct {
 	locks    agentdriver.KeyLock
 	stopped  context.Context // ends with Close
 	stop     context.CancelFunc
-	agent    string // the agent's image; set by Start
+	agent    string      // the agent's image; set by Start
+	unpulled atomic.Bool // the cluster could not pull an image; it may have been that of the agent
 	relaying sync.WaitGroup
 
 	mu     sync.Mutex

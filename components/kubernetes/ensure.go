@@ -59,7 +59,7 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 }
 
 func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Instance, err error) {
-	image, err := d.cfg.Images.Image(ctx, s.Image)
+	image, err := d.image(ctx, s)
 	if err != nil {
 		return execution.Instance{}, errs.Wrap(err, "set up sandbox %s", s.ID)
 	}
@@ -97,11 +97,30 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 		return execution.Instance{}, err
 	}
 	in, err = d.start(ctx, s, string(pod.UID))
-	if errs.Is(err, errs.NotFound) {
+	if errors.Is(err, errNotPulled) {
 		d.cfg.Images.Forget(image.Ref)
+		d.cfg.Images.Forget(d.agent)
+		d.unpulled.Store(true)
+		// Perhaps the registry is away, or has lost it. Then it is pushed when the sandbox is tried again.
+		err = errs.New(errs.Unavailable, "%w", err).
+			WithHint("do the nodes reach the registry, trust its certificate, and have a secret for it (kubernetes.pull_secret)?")
 	}
 	return in, err
 }
+
+// image returns the image of a sandbox. The cluster can pull it, and that of the agent.
+func (d *Driver) image(ctx context.Context, s execution.Spec) (Image, error) {
+	if d.unpulled.Swap(false) {
+		if _, err := d.cfg.Images.Agent(ctx); err != nil {
+			d.unpulled.Store(true)
+			return Image{}, errs.Wrap(err, "image of the agent")
+		}
+	}
+	return d.cfg.Images.Image(ctx, s.Image)
+}
+
+// errNotPulled is the cause when nodes cannot pull an image.
+var errNotPulled = errors.New("the cluster cannot pull the image")
 
 // finish completes a set-up that a server began before it ended.
 func (d *Driver) finish(ctx context.Context, s execution.Spec) (execution.Instance, error) {
@@ -185,7 +204,7 @@ func progress(p *v1.Pod) (string, error) {
 			text := s.Name + ": " + w.Reason + ": " + w.Message
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName":
-				return waits, errs.New(errs.NotFound, "the cluster cannot pull the image %s: %s", s.Image, text)
+				return waits, errs.New(errs.FailedPrecondition, "%w %s: %s", errNotPulled, s.Image, text)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 				return waits, errs.New(errs.FailedPrecondition, "pod %s: %s", p.Name, text)
 			case "ContainerCreating", "PodInitializing":

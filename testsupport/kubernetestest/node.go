@@ -341,7 +341,7 @@ func (n *Node) startKubelet() {
 "syncFrequency": "10s", "registerNode": true, "rotateCertificates": false, "serverTLSBootstrap": false, "maxPods": 100}`,
 		n.address(), freePort(t), n.cgroup, c.path("containerd.sock"), c.path("podlogs"), c.path("plugins"), resolv))
 	n.kubelet = run(t, "kubelet", "nsenter", "-t", strconv.Itoa(n.containerd.Pid), "-m", "--",
-		"kubelet", "--config", config, "--kubeconfig", c.Kubeconfig(), "--root-dir", c.path("kubelet"), "--cert-dir", c.path("pki"),
+		"kubelet", "--config", config, "--kubeconfig", c.kubeconfig("kubeconfig", c.token), "--root-dir", c.path("kubelet"), "--cert-dir", c.path("pki"),
 		"--hostname-override", nodeName, "--node-ip", n.address().String(), "--v", "1")
 	wait.NoError(t, "the node is ready", func() error {
 		select {
