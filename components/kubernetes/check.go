@@ -10,7 +10,6 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
@@ -31,15 +30,11 @@ var rights = []authorization.ResourceAttributes{
 // check returns FailedPrecondition if pods cannot be made as configured, and
 // Unavailable if the API server does not answer.
 func (d *Driver) check(ctx context.Context) error {
-	access, err := authorizationv1.NewForConfig(d.cfg.Cluster)
-	if err != nil {
-		return errs.New(errs.InvalidArgument, "access to Kubernetes: %w", err)
-	}
 	var missing []string
 	for _, r := range rights {
 		r.Namespace = d.cfg.Namespace
 		review := &authorization.SelfSubjectAccessReview{Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r}}
-		review, err := access.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		review, err := d.api.reviews.Create(ctx, review, metav1.CreateOptions{})
 		if err != nil {
 			return apiError(err, "Kubernetes at %s", d.cfg.Cluster.Host)
 		}
@@ -62,7 +57,7 @@ func (d *Driver) tryPod(ctx context.Context) error {
 	s := execution.Spec{ID: "check", Network: execution.NetworkNone, CPUMillis: 100, MemoryBytes: 64 << 20}
 	pod := d.pod(s, "test.invalid/check", agent.Guest{})
 	pod.Spec.InitContainers[0].Image = "test.invalid/agent"
-	_, err := d.pods.Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := d.api.pods.Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	var status *apierrors.StatusError
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err):

@@ -38,8 +38,6 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	networkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -110,9 +108,7 @@ type Driver struct {
 
 	cfg      Config
 	logger   *slog.Logger
-	core     *corev1.CoreV1Client
-	network  *networkingv1.NetworkingV1Client
-	pods     corev1.PodInterface
+	api      *clients
 	locks    agentdriver.KeyLock
 	stopped  context.Context // ends with Close
 	stop     context.CancelFunc
@@ -139,17 +135,13 @@ func New(cfg Config) (*Driver, error) {
 	cluster := rest.CopyConfig(cfg.Cluster)
 	cluster.QPS, cluster.Burst = 50, 100
 	cluster.UserAgent = "runtime/" + cfg.Instance.ID
-	core, err := corev1.NewForConfig(cluster)
+	api, err := newClients(cluster, cfg.Namespace)
 	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "access to Kubernetes: %w", err)
-	}
-	network, err := networkingv1.NewForConfig(cluster)
-	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "access to Kubernetes: %w", err)
+		return nil, err
 	}
 	cfg.Cluster = cluster
 	d := &Driver{
-		cfg: cfg, logger: cfg.Logger, core: core, network: network, pods: core.Pods(cfg.Namespace), relays: map[string]*relay{},
+		cfg: cfg, logger: cfg.Logger, api: api, relays: map[string]*relay{},
 		NoSnapshots: agentdriver.NoSnapshots{Refusal: errNoSnapshots},
 		OpenNetwork: agentdriver.OpenNetwork{Refusal: errNoPolicies},
 	}

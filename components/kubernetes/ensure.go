@@ -89,7 +89,7 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 	// Not canceled half-way: whether there is a pod must be known.
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 	defer cancel()
-	pod, err := d.pods.Create(within, d.pod(s, image.Ref, guest), metav1.CreateOptions{})
+	pod, err := d.api.pods.Create(within, d.pod(s, image.Ref, guest), metav1.CreateOptions{})
 	if err != nil {
 		return execution.Instance{}, apiError(err, "create pod %s", d.podName(s.ID))
 	}
@@ -143,7 +143,7 @@ func (d *Driver) start(ctx context.Context, s execution.Spec, uid string) (execu
 	defer cancel()
 	waits := "" // for what the pod waits
 	look := func(ctx context.Context, id string) (execution.Instance, error) {
-		pod, err := d.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
+		pod, err := d.api.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
 		if err != nil {
 			return execution.Instance{}, apiError(err, "pod %s", d.podName(id))
 		}
@@ -266,7 +266,7 @@ func (d *Driver) teardown(ctx context.Context, id string) error {
 func (d *Driver) deletePod(ctx context.Context, id string) error {
 	name := d.podName(id)
 	for {
-		p, err := d.pods.Get(ctx, name, metav1.GetOptions{})
+		p, err := d.api.pods.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -281,7 +281,7 @@ func (d *Driver) deletePod(ctx context.Context, id string) error {
 			if p.Spec.NodeName != "" { // the API object stays until the node has ended the containers
 				grace = 1
 			}
-			err := d.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+			err := d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 				return apiError(err, "delete pod %s", name)
 			}

@@ -26,7 +26,7 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 	if err := agentdriver.CheckID(id); err != nil {
 		return execution.Instance{}, err
 	}
-	pod, err := d.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
+	pod, err := d.api.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		pod, err = nil, nil
 	}
@@ -118,7 +118,7 @@ func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := d.pods.List(ctx, metav1.ListOptions{LabelSelector: d.selector()})
+	list, err := d.api.pods.List(ctx, metav1.ListOptions{LabelSelector: d.selector()})
 	if err != nil {
 		return nil, apiError(err, "list pods")
 	}
@@ -159,7 +159,7 @@ func (d *Driver) follow(ctx context.Context) error {
 			d.Notify(p.Labels[LabelSandbox])
 		}
 	}
-	source := cache.NewFilteredListWatchFromClient(d.core.RESTClient(), "pods", d.cfg.Namespace, func(o *metav1.ListOptions) {
+	source := cache.NewFilteredListWatchFromClient(d.api.core, "pods", d.cfg.Namespace, func(o *metav1.ListOptions) {
 		o.LabelSelector = d.selector()
 	})
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
