@@ -48,7 +48,9 @@ probe)
 kubernetes)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test-kubernetes as root" >&2; exit 1; }
 	hack/toolchain.sh etcd cluster
-	exec "$go" test -race -tags kubernetes -count=1 -v -timeout 60m ./components/kubernetes
+	hack/build.sh
+	"$go" test -race -tags kubernetes -count=1 -v -timeout 60m ./components/kubernetes
+	exec "$go" test -tags kubernetes -count=1 -v -timeout 30m -run TestKubernetesDriver ./e2e
 	;;
 *)
 	echo "unknown set of tests: $1 (unit, root, e2e, packages, probe or kubernetes)" >&2

@@ -1,6 +1,7 @@
 // Package agentdriver is what execution drivers share whose sandboxes have the agent
-// (components/agent) as PID 1: the calls that the agent answers, the sandboxes'
-// changes, and one lock per sandbox.
+// (components/agent) as PID 1: the calls that the agent answers, how sandboxes are
+// ended and deleted, their changes, one lock per sandbox, and the refusals of what a
+// driver lacks.
 package agentdriver
 
 import (

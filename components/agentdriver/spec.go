@@ -1,10 +1,14 @@
 package agentdriver
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -54,6 +58,30 @@ func CheckMounts(mounts []execution.Mount) error {
 func within(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == '/')
+}
+
+// GuestConfig merges an image's configuration and a specification. env is below both.
+func GuestConfig(s execution.Spec, image ocispec.ImageConfig, env ...string) (agent.GuestConfig, error) {
+	command := s.Command
+	switch {
+	case s.Idle:
+		command = nil
+	case len(command) == 0:
+		command = slices.Concat(image.Entrypoint, image.Cmd)
+	}
+	capabilities, err := s.Capabilities.Names()
+	return agent.GuestConfig{
+		Command: command,
+		Env:     MergeEnv(env, image.Env, s.Env),
+		WorkDir: cmp.Or(s.WorkDir, image.WorkingDir),
+		User:    cmp.Or(s.User, image.User),
+		Start:   agent.StartOnRequest,
+		PIDs:    s.PIDs,
+		CPUs:    agent.CPUs(s.CPUMillis),
+
+		Claimable:    s.Idle,
+		Capabilities: capabilities,
+	}, err
 }
 
 // MergeEnv joins environments; the last value of a variable wins.

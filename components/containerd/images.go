@@ -334,6 +334,33 @@ func (s *Images) Content(ctx context.Context, ref string) (content.Store, error)
 	return c.ContentStore(), nil
 }
 
+// Manifest returns the manifest of an image for this machine's platform, and the
+// store that has its content. ref is the exact name, name@digest, of the image.
+func (s *Images) Manifest(ctx context.Context, ref string) (content.Store, ocispec.Descriptor, error) {
+	none := ocispec.Descriptor{}
+	store, err := s.Content(ctx, ref)
+	if err != nil {
+		return nil, none, err
+	}
+	desc, err := describe(ctx, store, digestOf(ref))
+	if err != nil {
+		return nil, none, Error(err, "manifest of image %s", ref)
+	}
+	children := images.FilterPlatforms(images.ChildrenHandler(store), platforms.Default())
+	best := images.LimitManifests(children, platforms.Default(), 1)
+	for images.IsIndexType(desc.MediaType) {
+		list, err := best(ctx, desc)
+		if err == nil && len(list) == 0 {
+			err = errdefs.ErrNotFound
+		}
+		if err != nil {
+			return nil, none, Error(err, "manifest of image %s for this machine", ref)
+		}
+		desc = list[0]
+	}
+	return store, desc, nil
+}
+
 // List returns the records of the images that have all of the labels.
 func (s *Images) List(ctx context.Context, labels map[string]string) ([]Record, error) {
 	c, err := s.daemon.Client()

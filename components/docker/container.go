@@ -71,27 +71,9 @@ func specOf(id string, labels map[string]string) (s execution.Spec, err error) {
 
 // guestConfig merges the image's configuration and the specification.
 func (d *Driver) guestConfig(s execution.Spec, im ocispec.ImageConfig) (agent.GuestConfig, error) {
-	command := s.Command
-	switch {
-	case s.Idle:
-		command = nil
-	case len(command) == 0:
-		command = slices.Concat(im.Entrypoint, im.Cmd)
-	}
-	capabilities, err := s.Capabilities.Names()
-	g := agent.GuestConfig{
-		Command: command,
-		Env:     agentdriver.MergeEnv(im.Env, s.Env),
-		WorkDir: cmp.Or(s.WorkDir, im.WorkingDir),
-		User:    cmp.Or(s.User, im.User),
-		Start:   agent.StartOnRequest,
-		CPUs:    agent.CPUs(s.CPUMillis),
-
-		Claimable:    s.Idle,
-		Capabilities: capabilities,
-	}
-	if d.runtime.gvisor {
-		g.PIDs = s.PIDs // else the engine limits them
+	g, err := agentdriver.GuestConfig(s, im)
+	if !d.runtime.gvisor {
+		g.PIDs = 0 // the engine limits them
 	}
 	return g, err
 }

@@ -28,8 +28,6 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/agentdriver"
@@ -37,6 +35,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 )
+
+// killWait is how long the agent may take to report a killed main process.
+const killWait = 3 * time.Second
 
 // Config of a Driver.
 type Config struct {
@@ -59,12 +60,16 @@ type Config struct {
 // Driver implements execution.Driver.
 type Driver struct {
 	agentdriver.Guests
-	cfg     Config
-	logger  *slog.Logger
-	hub     *agent.Hub // Guests.Hub
-	locks   agentdriver.KeyLock
-	changes agentdriver.Changes
-	images  imageLoads
+	agentdriver.Lifecycle
+	agentdriver.Changes
+	agentdriver.NoSnapshots
+	agentdriver.OpenNetwork
+
+	cfg    Config
+	logger *slog.Logger
+	hub    *agent.Hub // Guests.Hub
+	locks  agentdriver.KeyLock
+	images imageLoads
 
 	engine  *client.Client
 	runtime engineRuntime // set by Start
@@ -80,17 +85,32 @@ func New(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{cfg: cfg, logger: cfg.Logger, engine: engine}
+	d.NoSnapshots = agentdriver.NoSnapshots{Refusal: noSnapshots()}
+	d.OpenNetwork = agentdriver.OpenNetwork{Made: d.madeWith, Refusal: noPolicy()}
 	d.hub = agent.NewHub(agent.HubConfig{
 		Dir:       d.dir("agent"),
 		LogDir:    cfg.Instance.State("logs", "sandboxes"),
 		AgentPath: filepath.Join(cfg.BinDir, "runtime-agent"),
 		AgentDir:  cfg.Instance.State("docker", "agents"),
 		Logger:    cfg.Logger,
-		Notify:    d.changes.Notify,
+		Notify:    d.Notify,
 		PIDs:      d.pids,
-		Exceeded:  d.logExceeded,
+		Exceeded: func(id string) {
+			ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+			defer cancel()
+			d.EndExceeded(ctx, id)
+		},
 	})
 	d.Guests = agentdriver.Guests{Hub: d.hub, State: d.Get}
+	d.Lifecycle = agentdriver.NewLifecycle(&d.Guests, &d.Changes, &d.locks, agentdriver.Steps{
+		Kill:     d.kill,
+		Teardown: d.teardown,
+		Started: func(id string) bool {
+			at, _ := d.startedAt(id)
+			return !at.IsZero()
+		},
+		KillWait: killWait,
+	}, d.logger)
 	return d, nil
 }
 
@@ -139,12 +159,7 @@ func (d *Driver) Shutdown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var g errgroup.Group
-	g.SetLimit(4)
-	for _, in := range all {
-		g.Go(func() error { return d.Delete(ctx, in.ID) })
-	}
-	if err := g.Wait(); err != nil {
+	if err := d.DeleteAll(ctx, all); err != nil {
 		return err
 	}
 	return errors.Join(d.sweepImages(ctx), os.RemoveAll(d.dir()))
@@ -163,21 +178,6 @@ func (d *Driver) pids(id string) ([]int, error) {
 	}
 	return []int{c.State.Pid}, nil
 }
-
-// logExceeded ends a sandbox that writes more to the host than its agent does.
-func (d *Driver) logExceeded(id string) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	exit := execution.Exit{Cause: execution.CauseCrash, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: it wrote more than its log may take"}
-	_, err := d.end(execution.Instance{ID: id}, exit)
-	if err = errors.Join(err, d.kill(ctx, id)); err != nil {
-		d.logger.Error("cannot end a sandbox that fills the disk", "sandbox", id, "error", err)
-	}
-	d.changes.Notify(id)
-}
-
-// Watch sends the ids of sandboxes whose state may have changed, until ctx ends.
-func (d *Driver) Watch(ctx context.Context) (<-chan string, error) { return d.changes.Watch(ctx) }
 
 var (
 	_ execution.Driver     = (*Driver)(nil)

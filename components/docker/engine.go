@@ -11,6 +11,7 @@ import (
 	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/client"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -117,30 +118,9 @@ func parseSize(s string) (int64, error) {
 	return v << shift, nil
 }
 
-// Delays before the engine's events are asked for again.
-const (
-	followDelay    = 50 * time.Millisecond
-	maxFollowDelay = time.Second
-)
-
 // follow turns the engine's events into notifications until ctx ends.
 func (d *Driver) follow(ctx context.Context) error {
-	delay := followDelay
-	for ctx.Err() == nil {
-		began := time.Now()
-		if err := d.followOnce(ctx); ctx.Err() == nil {
-			d.logger.Debug("events of the Docker engine interrupted", "error", err)
-		}
-		if time.Since(began) > maxFollowDelay {
-			delay = followDelay
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(delay):
-			delay = min(2*delay, maxFollowDelay)
-		}
-	}
-	return nil
+	return agentdriver.Follow(ctx, "Docker engine", d.logger, d.followOnce)
 }
 
 func (d *Driver) followOnce(ctx context.Context) error {
@@ -150,7 +130,7 @@ func (d *Driver) followOnce(ctx context.Context) error {
 	// Changes from before the subscription sent no event: look at every sandbox.
 	if all, err := d.List(ctx); err == nil {
 		for _, in := range all {
-			d.changes.Notify(in.ID)
+			d.Notify(in.ID)
 		}
 	}
 	for {
@@ -159,7 +139,7 @@ func (d *Driver) followOnce(ctx context.Context) error {
 			return engineError(err, "events")
 		case m := <-events.Messages:
 			if id := m.Actor.Attributes[labelSandbox]; id != "" {
-				d.changes.Notify(id)
+				d.Notify(id)
 			}
 		}
 	}

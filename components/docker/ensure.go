@@ -15,7 +15,6 @@ import (
 	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/atomicfile"
-	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -65,7 +64,7 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 		}
 		return execution.Instance{}, errs.Wrap(err, "set up sandbox %s", s.ID)
 	}
-	d.changes.Notify(s.ID)
+	d.Notify(s.ID)
 	return d.contained(ctx, s.ID)
 }
 
@@ -78,18 +77,13 @@ func (d *Driver) check(s execution.Spec) error {
 	case s.Network == execution.NetworkBridge && d.cfg.Network == "":
 		return errs.New(errs.FailedPrecondition, "sandbox %s: the Docker engine's network for sandboxes is not configured", s.ID).
 			WithHint("name one with docker.network, whose firewall you keep, or make the sandbox without a network")
-	case s.Network == execution.NetworkBridge && s.Egress != nil && !open(*s.Egress):
-		return errs.Wrap(noPolicy(), "sandbox %s", s.ID)
 	case d.runtime.gvisor && s.DiskBytes > 0 && s.DiskBytes < d.runtime.diskBytes:
 		return errs.New(errs.FailedPrecondition, "sandbox %s: runtime %q of the Docker engine lets each sandbox write %d bytes to its disk, more than %d",
 			s.ID, d.cfg.Runtime, d.runtime.diskBytes, s.DiskBytes).
 			WithHint("set a smaller size in the runtime's --overlay2 argument, or a larger disk for the sandbox")
 	}
-	return nil
+	return d.CheckPolicy(s)
 }
-
-// open reports whether a policy permits everything: the firewall of the engine's network decides.
-func open(p egress.Policy) bool { return p.Mode == egress.All && len(p.Deny)+len(p.Inject) == 0 }
 
 func noPolicy() error {
 	return errs.New(errs.Unimplemented, "the Docker driver has no network policies: an engine's network permits what its firewall does").

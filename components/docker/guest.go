@@ -10,7 +10,6 @@ import (
 
 	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
-	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -107,36 +106,4 @@ func (d *Driver) Stats(ctx context.Context, id string) (execution.Stats, error) 
 	return execution.Stats{
 		At: time.Now(), CPU: time.Duration(s.CPUStats.CPUUsage.TotalUsage), MemoryBytes: int64(s.MemoryStats.Usage), PIDs: int64(s.PidsStats.Current),
 	}, nil
-}
-
-// SetEgress accepts only the policy that permits everything, and only with the engine's network.
-func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) error {
-	if err := p.Validate(); err != nil {
-		return err
-	}
-	s, err := d.networked(ctx, id)
-	switch {
-	case err != nil:
-		return err
-	case s.Network != execution.NetworkBridge:
-		return errs.New(errs.FailedPrecondition, "sandbox %s has no network", id)
-	case !open(p):
-		return noPolicy()
-	}
-	return nil
-}
-
-// EgressLog returns Unimplemented: sandboxes of an engine reach the network without the egress proxy.
-func (d *Driver) EgressLog(ctx context.Context, id string) ([]egress.Record, error) {
-	if _, err := d.networked(ctx, id); err != nil {
-		return nil, err
-	}
-	return nil, noPolicy()
-}
-
-func (d *Driver) networked(ctx context.Context, id string) (execution.Spec, error) {
-	if err := agentdriver.CheckID(id); err != nil {
-		return execution.Spec{}, err
-	}
-	return d.madeWith(ctx, id)
 }

@@ -22,7 +22,7 @@ import (
 // Images is the instance's image store.
 type Images interface {
 	Resolve(ctx context.Context, ref string) (*containerd.Image, error)
-	Content(ctx context.Context, ref string) (content.Store, error)
+	Manifest(ctx context.Context, ref string) (content.Store, ocispec.Descriptor, error)
 }
 
 // imageLoads serialises loads: the same image is loaded once. It also keeps the images between their load and the
@@ -83,27 +83,10 @@ func (d *Driver) repository() string { return d.cfg.Instance.Name("") + "/sandbo
 // manifest returns the manifest of an image for this machine's platform, and the store of its content.
 func (d *Driver) manifest(ctx context.Context, im *containerd.Image) (content.Store, ocispec.Manifest, error) {
 	none := ocispec.Manifest{}
-	store, err := d.cfg.Images.Content(ctx, im.Ref)
+	store, desc, err := d.cfg.Images.Manifest(ctx, im.Ref)
 	if err != nil {
 		return nil, none, err
 	}
-	info, err := store.Info(ctx, im.Digest)
-	if err != nil {
-		return nil, none, containerd.Error(err, "manifest of image %s", im.Ref)
-	}
-	// Whether it is a manifest, or an index that leads to one, it says itself.
-	desc := ocispec.Descriptor{Digest: im.Digest, Size: info.Size}
-	b, err := content.ReadBlob(ctx, store, desc)
-	if err != nil {
-		return nil, none, containerd.Error(err, "manifest of image %s", im.Ref)
-	}
-	var kind struct {
-		MediaType string `json:"mediaType"`
-	}
-	if err := json.Unmarshal(b, &kind); err != nil {
-		return nil, none, errs.New(errs.Corrupt, "manifest of image %s: %w", im.Ref, err)
-	}
-	desc.MediaType = kind.MediaType
 	m, err := images.Manifest(ctx, store, desc, platforms.Default())
 	return store, m, containerd.Error(err, "manifest of image %s", im.Ref)
 }

@@ -74,7 +74,7 @@ func (d *Driver) state(id string, c container.InspectResponse) (in execution.Ins
 	}
 	// Without a record of its start too: it is not known then whether its process was started, after a restart of the
 	// machine for example. It must not count as one that never existed.
-	return d.end(in, endOf(c.State))
+	return d.End(in, endOf(c.State))
 }
 
 // addressOf returns the address in the network of the configuration.
@@ -103,19 +103,6 @@ func endOf(s *container.State) execution.Exit {
 		exit.Message += ": " + s.Error
 	}
 	return exit
-}
-
-// end records an exit as the final one, unless another is recorded already.
-func (d *Driver) end(in execution.Instance, exit execution.Exit) (execution.Instance, error) {
-	if err := d.hub.End(in.ID, exit); err != nil {
-		return in, err
-	}
-	exit, err := d.hub.Exit(in.ID)
-	if err != nil {
-		return in, err
-	}
-	in.Phase, in.Exit = execution.Exited, &exit
-	return in, nil
 }
 
 // List returns all sandboxes of which any part is on the machine.

@@ -34,13 +34,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	networkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -57,13 +54,19 @@ const (
 	LabelSandbox  = "runtime.miren.dev/sandbox"  // id of the sandbox
 )
 
+// killWait is how long the agent may take to report a killed main process.
+const killWait = 10 * time.Second
+
+// pushAgentTimeout bounds the push of the agent's image.
+const pushAgentTimeout = 2 * time.Minute
+
 // DefaultStartTimeout is Config.StartTimeout when it is 0.
 const DefaultStartTimeout = 2 * time.Minute
 
 // Config of a Driver.
 type Config struct {
 	Instance *instance.Instance
-	// BinDir has runtime-agent, whose version that of AgentImage should be.
+	// BinDir has runtime-agent, the same as Images.Agent.
 	BinDir string
 	// Cluster is how the API server is reached.
 	Cluster *rest.Config
@@ -71,34 +74,46 @@ type Config struct {
 	Namespace string
 	// RuntimeClass of the pods; empty: the cluster's default, which is no isolation by gVisor.
 	RuntimeClass string
-	// AgentImage has /runtime-agent.
-	AgentImage string
-	// Images says what an image is configured to run: Kubernetes does not.
-	Images Images
+	// PullSecret is the name of a secret of the namespace with which nodes pull images; empty: they need none.
+	PullSecret string
+	Images     Images
 	// StartTimeout bounds how long a pod may take to be scheduled, pull its image and start; 0: DefaultStartTimeout.
 	StartTimeout time.Duration
 	Logger       *slog.Logger
 }
 
-// Images reads the configuration of images that the cluster pulls.
+// Image is an image that the cluster can pull.
+type Image struct {
+	Ref    string              // by which nodes pull it
+	Config ocispec.ImageConfig // what it is configured to run: Kubernetes does not say
+}
+
+// Images puts images where the cluster pulls them.
 type Images interface {
-	// Config returns NotFound if there is no such image.
-	Config(ctx context.Context, ref string) (ocispec.ImageConfig, error)
+	// Image returns NotFound if there is no such image.
+	Image(ctx context.Context, ref string) (Image, error)
+	// Agent returns the reference of an image with /runtime-agent.
+	Agent(ctx context.Context) (string, error)
+	// Forget says that the cluster could not pull the image with this reference.
+	Forget(ref string)
 }
 
 // Driver implements execution.Driver.
 type Driver struct {
 	*agentdriver.Guests
 	agentdriver.Changes
+	agentdriver.Lifecycle
+	agentdriver.NoSnapshots
+	agentdriver.OpenNetwork
 
 	cfg      Config
 	logger   *slog.Logger
-	core     *corev1.CoreV1Client
-	network  *networkingv1.NetworkingV1Client
-	pods     corev1.PodInterface
+	api      *clients
 	locks    agentdriver.KeyLock
 	stopped  context.Context // ends with Close
 	stop     context.CancelFunc
+	agent    string      // the agent's image; set by Start
+	unpulled atomic.Bool // the cluster could not pull an image; it may have been that of the agent
 	relaying sync.WaitGroup
 
 	mu     sync.Mutex
@@ -116,24 +131,19 @@ func New(cfg Config) (*Driver, error) {
 	switch {
 	case cfg.Namespace == "":
 		return nil, errs.New(errs.InvalidArgument, "no namespace for sandboxes is configured")
-	case cfg.AgentImage == "":
-		return nil, errs.New(errs.InvalidArgument, "no image with the agent is configured").
-			WithHint("docs/kubernetes.md says how to make it")
 	}
 	cluster := rest.CopyConfig(cfg.Cluster)
 	cluster.QPS, cluster.Burst = 50, 100
 	cluster.UserAgent = "runtime/" + cfg.Instance.ID
-	core, err := corev1.NewForConfig(cluster)
+	api, err := newClients(cluster, cfg.Namespace)
 	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "access to Kubernetes: %w", err)
-	}
-	network, err := networkingv1.NewForConfig(cluster)
-	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "access to Kubernetes: %w", err)
+		return nil, err
 	}
 	cfg.Cluster = cluster
 	d := &Driver{
-		cfg: cfg, logger: cfg.Logger, core: core, network: network, pods: core.Pods(cfg.Namespace), relays: map[string]*relay{},
+		cfg: cfg, logger: cfg.Logger, api: api, relays: map[string]*relay{},
+		NoSnapshots: agentdriver.NoSnapshots{Refusal: errNoSnapshots},
+		OpenNetwork: agentdriver.OpenNetwork{Refusal: errNoPolicies},
 	}
 	d.stopped, d.stop = context.WithCancel(context.Background())
 	hub := agent.NewHub(agent.HubConfig{
@@ -143,9 +153,26 @@ func New(cfg Config) (*Driver, error) {
 		AgentDir:  cfg.Instance.State("agents"),
 		Logger:    cfg.Logger,
 		Notify:    d.Notify,
-		Exceeded:  d.logExceeded,
+		Exceeded: func(id string) {
+			ctx, cancel := context.WithTimeout(d.stopped, deleteTimeout)
+			defer cancel()
+			d.EndExceeded(ctx, id)
+		},
 	})
 	d.Guests = &agentdriver.Guests{Hub: hub, State: d.Get}
+	d.Lifecycle = agentdriver.NewLifecycle(d.Guests, &d.Changes, &d.locks, agentdriver.Steps{
+		Kill:     d.kill,
+		Teardown: d.teardown,
+		Started: func(id string) bool {
+			rec, _ := d.record(id)
+			return rec.Started
+		},
+		KillWait: killWait,
+	}, d.logger)
+	d.Made = func(_ context.Context, id string) (execution.Spec, error) {
+		rec, err := d.record(id)
+		return rec.Spec, err
+	}
 	return d, nil
 }
 
@@ -161,11 +188,20 @@ func (d *Driver) logDir(elem ...string) string {
 	return d.cfg.Instance.State(append([]string{"logs", "sandboxes"}, elem...)...)
 }
 
-// Start checks that the cluster answers, writes the network policy, and takes over
-// the existing sandboxes.
+// Start checks what the cluster permits, puts the agent's image where it is pulled,
+// writes the network policy, and takes over the existing sandboxes.
 func (d *Driver) Start(ctx context.Context) error {
 	if err := os.MkdirAll(d.recordDir(), 0o700); err != nil {
 		return errs.New(errs.FailedPrecondition, "sandbox directory: %w", err)
+	}
+	if err := d.check(ctx); err != nil {
+		return err
+	}
+	pushing, cancel := context.WithTimeout(ctx, pushAgentTimeout)
+	defer cancel()
+	var err error
+	if d.agent, err = d.cfg.Images.Agent(pushing); err != nil {
+		return errs.Wrap(err, "image of the agent")
 	}
 	if err := d.writePolicy(ctx); err != nil {
 		return err
@@ -186,6 +222,12 @@ func (d *Driver) Start(ctx context.Context) error {
 	return nil
 }
 
+// kill ends a sandbox whose agent does not answer.
+func (d *Driver) kill(ctx context.Context, id string) error {
+	d.stopRelay(id)
+	return d.deletePod(ctx, id)
+}
+
 // Run follows the pods until ctx ends. The sandboxes go on.
 func (d *Driver) Run(ctx context.Context) error { return d.follow(ctx) }
 
@@ -203,23 +245,5 @@ func (d *Driver) Shutdown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var g errgroup.Group
-	g.SetLimit(8)
-	for _, in := range all {
-		g.Go(func() error { return d.Delete(ctx, in.ID) })
-	}
-	return errors.Join(g.Wait(), d.deletePolicy(ctx))
-}
-
-// logExceeded ends a sandbox whose relay sends more than its agent writes.
-func (d *Driver) logExceeded(id string) {
-	exit := execution.Exit{Cause: execution.CauseCrash, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: it wrote more than its log may take"}
-	_, err := d.end(execution.Instance{ID: id}, exit)
-	d.stopRelay(id)
-	ctx, cancel := context.WithTimeout(d.stopped, deleteTimeout)
-	defer cancel()
-	if err = errors.Join(err, d.deletePod(ctx, id)); err != nil {
-		d.logger.Error("cannot end a sandbox whose log is too large", "sandbox", id, "error", err)
-	}
-	d.Notify(id)
+	return errors.Join(d.DeleteAll(ctx, all), d.deletePolicy(ctx))
 }

@@ -3,6 +3,7 @@
 package kubernetes_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,14 +11,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/kubernetes"
@@ -34,18 +36,42 @@ type env struct {
 	cluster  *kubernetestest.Cluster
 	instance *instance.Instance
 	bin      string
+	images   *images
 	driver   *kubernetes.Driver
 	end      func()
 }
 
-// images knows the image of the conformance suite.
-type images struct{ ref string }
+// images knows the image of the conformance suite, which the node has.
+type images struct {
+	ref string
 
-func (i images) Config(_ context.Context, ref string) (ocispec.ImageConfig, error) {
+	mu        sync.Mutex
+	pushed    string // by which pods pull it; empty: ref
+	agent     int    // calls of Agent
+	forgotten []string
+}
+
+func (i *images) Image(_ context.Context, ref string) (kubernetes.Image, error) {
 	if ref != i.ref {
-		return ocispec.ImageConfig{}, errs.New(errs.NotFound, "image %s does not exist", ref)
+		return kubernetes.Image{}, errs.New(errs.NotFound, "image %s does not exist", ref)
 	}
-	return executiontest.Config(), nil
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return kubernetes.Image{Ref: cmp.Or(i.pushed, ref), Config: executiontest.Config()}, nil
+}
+
+// Agent returns the image that the cluster has.
+func (i *images) Agent(context.Context) (string, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.agent++
+	return kubernetestest.AgentImage, nil
+}
+
+func (i *images) Forget(ref string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.forgotten, i.pushed = append(i.forgotten, ref), ""
 }
 
 // toolchain returns a directory with the toolchain and a fresh agent.
@@ -71,6 +97,7 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := &env{bin: toolchain(t)}
 	e.cluster = kubernetestest.Start(t, e.bin)
+	e.images = &images{ref: e.cluster.Node.Image}
 	dir, err := os.MkdirTemp("", "k8i") // short, since the paths of sockets are limited
 	if err != nil {
 		t.Fatal(err)
@@ -92,15 +119,7 @@ func newEnv(t *testing.T) *env {
 // start makes a driver, as a server that starts does.
 func (e *env) start(t testing.TB) {
 	t.Helper()
-	level := slog.LevelWarn
-	if testing.Verbose() {
-		level = slog.LevelDebug
-	}
-	d, err := kubernetes.New(kubernetes.Config{
-		Instance: e.instance, BinDir: e.bin, Cluster: e.cluster.Config, Namespace: kubernetestest.Namespace,
-		RuntimeClass: kubernetestest.RuntimeClass, AgentImage: kubernetestest.AgentImage, Images: images{e.cluster.Node.Image},
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
-	})
+	d, err := kubernetes.New(e.config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,6 +140,19 @@ func (e *env) start(t testing.TB) {
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// config is that of a driver whose account has no more rights than it needs.
+func (e *env) config() kubernetes.Config {
+	level := slog.LevelWarn
+	if testing.Verbose() {
+		level = slog.LevelDebug
+	}
+	return kubernetes.Config{
+		Instance: e.instance, BinDir: e.bin, Cluster: e.cluster.Account, Namespace: kubernetestest.Namespace,
+		RuntimeClass: kubernetestest.RuntimeClass, Images: e.images,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	}
 }
 
@@ -150,6 +182,55 @@ func TestTooLargeDiskEndsTheSandbox(t *testing.T) {
 		}
 		return err
 	}, wait.Within(3*time.Minute))
+}
+
+// Start says why sandboxes could not run, before one is made.
+func TestStartExplains(t *testing.T) {
+	e := newEnv(t)
+	for name, c := range map[string]struct {
+		change func(*kubernetes.Config)
+		class  errs.Class
+		words  string
+	}{
+		"no rights":        {func(c *kubernetes.Config) { c.Namespace = "default" }, errs.FailedPrecondition, "get pods, list pods, watch pods, create pods, delete pods, get pods/exec"},
+		"no namespace":     {func(c *kubernetes.Config) { c.Cluster, c.Namespace = e.cluster.Config, "other" }, errs.FailedPrecondition, "has no namespace other"},
+		"no runtime class": {func(c *kubernetes.Config) { c.RuntimeClass = "other" }, errs.FailedPrecondition, `runtime class "other"`},
+		"wrong token": {func(c *kubernetes.Config) {
+			c.Cluster = rest.CopyConfig(c.Cluster)
+			c.Cluster.BearerToken = "wrong"
+		}, errs.FailedPrecondition, "Unauthorized"},
+		"no API server": {func(c *kubernetes.Config) { c.Cluster = &rest.Config{Host: "https://127.0.0.1:1"} }, errs.Unavailable, "https://127.0.0.1:1"},
+	} {
+		cfg := e.config()
+		c.change(&cfg)
+		d, err := kubernetes.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Start(t.Context()); !errs.Is(err, c.class) || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: got %s %v, want %s with %q", name, errs.ClassOf(err), err, c.class, c.words)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// An image that the nodes cannot pull is looked for in the registry again.
+func TestImageThatCannotBePulled(t *testing.T) {
+	e := newEnv(t)
+	lost := "127.0.0.1:1/lost@sha256:" + strings.Repeat("0", 64)
+	e.images.pushed = lost
+	if _, err := e.driver.Ensure(t.Context(), e.spec("lost")); !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "cannot pull the image "+lost) {
+		t.Errorf("Ensure = %v", err)
+	}
+	if want := []string{lost, kubernetestest.AgentImage}; !slices.Equal(e.images.forgotten, want) {
+		t.Errorf("forgotten are %v, want %v", e.images.forgotten, want)
+	}
+	e.ensure(t, e.spec("lost"))
+	if e.images.agent != 2 { // by Start, and again
+		t.Errorf("the agent's image was pushed %d times", e.images.agent)
+	}
 }
 
 // What others delete has ended; what others own stays.

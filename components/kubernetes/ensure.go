@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -25,6 +26,9 @@ const (
 // Ensure makes a sandbox exist and run.
 func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instance, error) {
 	if err := checkSpec(s); err != nil {
+		return execution.Instance{}, err
+	}
+	if err := d.CheckPolicy(s); err != nil {
 		return execution.Instance{}, err
 	}
 	unlock, err := d.locks.Lock(ctx, s.ID)
@@ -55,7 +59,7 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 }
 
 func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Instance, err error) {
-	image, err := d.cfg.Images.Config(ctx, s.Image)
+	image, err := d.image(ctx, s)
 	if err != nil {
 		return execution.Instance{}, errs.Wrap(err, "set up sandbox %s", s.ID)
 	}
@@ -73,10 +77,11 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 	if err := d.writeRecord(s.ID, record{Spec: s}); err != nil {
 		return execution.Instance{}, err
 	}
-	config, err := guestConfig(s, image)
+	config, err := agentdriver.GuestConfig(s, image.Config)
 	if err != nil {
 		return execution.Instance{}, err
 	}
+	config.LogBytes = logBytes
 	guest, err := d.Hub.Prepare(s.ID, config)
 	if err != nil {
 		return execution.Instance{}, err
@@ -84,15 +89,38 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (in execution.Ins
 	// Not canceled half-way: whether there is a pod must be known.
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 	defer cancel()
-	pod, err := d.pods.Create(within, d.pod(s, guest), metav1.CreateOptions{})
+	pod, err := d.api.pods.Create(within, d.pod(s, image.Ref, guest), metav1.CreateOptions{})
 	if err != nil {
 		return execution.Instance{}, apiError(err, "create pod %s", d.podName(s.ID))
 	}
 	if err := d.writeRecord(s.ID, record{Spec: s, UID: string(pod.UID)}); err != nil {
 		return execution.Instance{}, err
 	}
-	return d.start(ctx, s, string(pod.UID))
+	in, err = d.start(ctx, s, string(pod.UID))
+	if errors.Is(err, errNotPulled) {
+		d.cfg.Images.Forget(image.Ref)
+		d.cfg.Images.Forget(d.agent)
+		d.unpulled.Store(true)
+		// Perhaps the registry is away, or has lost it. Then it is pushed when the sandbox is tried again.
+		err = errs.New(errs.Unavailable, "%w", err).
+			WithHint("do the nodes reach the registry, trust its certificate, and have a secret for it (kubernetes.pull_secret)?")
+	}
+	return in, err
 }
+
+// image returns the image of a sandbox. The cluster can pull it, and that of the agent.
+func (d *Driver) image(ctx context.Context, s execution.Spec) (Image, error) {
+	if d.unpulled.Swap(false) {
+		if _, err := d.cfg.Images.Agent(ctx); err != nil {
+			d.unpulled.Store(true)
+			return Image{}, errs.Wrap(err, "image of the agent")
+		}
+	}
+	return d.cfg.Images.Image(ctx, s.Image)
+}
+
+// errNotPulled is the cause when nodes cannot pull an image.
+var errNotPulled = errors.New("the cluster cannot pull the image")
 
 // finish completes a set-up that a server began before it ended.
 func (d *Driver) finish(ctx context.Context, s execution.Spec) (execution.Instance, error) {
@@ -115,7 +143,7 @@ func (d *Driver) start(ctx context.Context, s execution.Spec, uid string) (execu
 	defer cancel()
 	waits := "" // for what the pod waits
 	look := func(ctx context.Context, id string) (execution.Instance, error) {
-		pod, err := d.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
+		pod, err := d.api.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
 		if err != nil {
 			return execution.Instance{}, apiError(err, "pod %s", d.podName(id))
 		}
@@ -176,7 +204,7 @@ func progress(p *v1.Pod) (string, error) {
 			text := s.Name + ": " + w.Reason + ": " + w.Message
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName":
-				return waits, errs.New(errs.NotFound, "the cluster cannot pull the image %s: %s", s.Image, text)
+				return waits, errs.New(errs.FailedPrecondition, "%w %s: %s", errNotPulled, s.Image, text)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 				return waits, errs.New(errs.FailedPrecondition, "pod %s: %s", p.Name, text)
 			case "ContainerCreating", "PodInitializing":
@@ -238,7 +266,7 @@ func (d *Driver) teardown(ctx context.Context, id string) error {
 func (d *Driver) deletePod(ctx context.Context, id string) error {
 	name := d.podName(id)
 	for {
-		p, err := d.pods.Get(ctx, name, metav1.GetOptions{})
+		p, err := d.api.pods.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -253,7 +281,7 @@ func (d *Driver) deletePod(ctx context.Context, id string) error {
 			if p.Spec.NodeName != "" { // the API object stays until the node has ended the containers
 				grace = 1
 			}
-			err := d.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+			err := d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 				return apiError(err, "delete pod %s", name)
 			}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +34,8 @@ func (d *Driver) labels(id string) map[string]string {
 	return map[string]string{LabelInstance: d.cfg.Instance.ID, LabelSandbox: id, "app.kubernetes.io/managed-by": "miren-runtime"}
 }
 
-// checkSpec refuses what a pod cannot have.
+// checkSpec refuses what a pod cannot have. The bandwidth, open files, and the size and
+// number of files, which every sandbox of a server has a limit for, are not limited.
 func checkSpec(s execution.Spec) error {
 	if err := agentdriver.CheckSpec(s); err != nil {
 		return err
@@ -46,14 +46,8 @@ func checkSpec(s execution.Spec) error {
 	switch {
 	case s.Restore != "":
 		return errNoSnapshots
-	case s.Network == execution.NetworkBridge && s.Egress != nil && !open(*s.Egress):
-		return noPolicy(s.ID)
 	case len(s.Mounts) > 0:
 		return unsupported("disks and volumes", "run sandboxes with disks on a node with the driver runsc")
-	case s.Bandwidth > 0:
-		return unsupported("limit of bandwidth", "leave it out")
-	case s.OpenFiles > 0 || s.FileBytes > 0 || s.DiskFiles > 0:
-		return unsupported("limit of open files, file sizes or number of files", "leave it out")
 	case hostname(s) != strings.ToLower(hostname(s)) || strings.HasPrefix(hostname(s), "-") || strings.HasSuffix(hostname(s), "-"):
 		return errs.New(errs.InvalidArgument, "sandbox %s: host name %q: pods have lower-case letters, digits, and - within", s.ID, hostname(s))
 	}
@@ -62,34 +56,9 @@ func checkSpec(s execution.Spec) error {
 
 func hostname(s execution.Spec) string { return cmp.Or(s.Hostname, s.ID) }
 
-// guestConfig merges the image's configuration and the specification.
-func guestConfig(s execution.Spec, image ocispec.ImageConfig) (agent.GuestConfig, error) {
-	command := s.Command
-	switch {
-	case s.Idle:
-		command = nil
-	case len(command) == 0:
-		command = slices.Concat(image.Entrypoint, image.Cmd)
-	}
-	capabilities, err := s.Capabilities.Names()
-	return agent.GuestConfig{
-		Command:  command,
-		Env:      agentdriver.MergeEnv(image.Env, s.Env),
-		WorkDir:  cmp.Or(s.WorkDir, image.WorkingDir),
-		User:     cmp.Or(s.User, image.User),
-		Start:    agent.StartOnRequest,
-		PIDs:     s.PIDs,
-		CPUs:     agent.CPUs(s.CPUMillis),
-		LogBytes: logBytes,
-
-		Claimable:    s.Idle,
-		Capabilities: capabilities,
-	}, err
-}
-
-// pod returns the pod of a sandbox. It has no secrets: the relay brings the
+// pod returns the pod of a sandbox, of which nodes pull image. It has no secrets: the relay brings the
 // configuration.
-func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
+func (d *Driver) pod(s execution.Spec, image string, g agent.Guest) *v1.Pod {
 	limits := v1.ResourceList{}
 	if s.CPUMillis > 0 {
 		limits[v1.ResourceCPU] = *resource.NewMilliQuantity(s.CPUMillis, resource.DecimalSI)
@@ -135,7 +104,7 @@ func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
 			SecurityContext:               &v1.PodSecurityContext{SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}},
 			InitContainers: []v1.Container{{
 				Name:            "agent",
-				Image:           d.cfg.AgentImage,
+				Image:           d.agent,
 				ImagePullPolicy: v1.PullIfNotPresent,
 				Command:         []string{"/runtime-agent", agentproto.PodInstallFlag, agentproto.PodRoot},
 				VolumeMounts:    []v1.VolumeMount{{Name: volumeName, MountPath: agentproto.PodRoot}},
@@ -147,7 +116,7 @@ func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
 			}},
 			Containers: []v1.Container{{
 				Name:            containerName,
-				Image:           s.Image,
+				Image:           image,
 				ImagePullPolicy: v1.PullIfNotPresent,
 				Command:         command,
 				Env:             env,
@@ -164,6 +133,9 @@ func (d *Driver) pod(s execution.Spec, g agent.Guest) *v1.Pod {
 			}},
 			Volumes: []v1.Volume{{Name: volumeName, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: size}}}},
 		},
+	}
+	if d.cfg.PullSecret != "" {
+		p.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: d.cfg.PullSecret}}
 	}
 	if d.cfg.RuntimeClass != "" {
 		p.Spec.RuntimeClassName = &d.cfg.RuntimeClass

@@ -31,7 +31,7 @@ func (d *Driver) writePolicy(ctx context.Context) error {
 			},
 		},
 	}
-	policies := d.network.NetworkPolicies(d.cfg.Namespace)
+	policies := d.api.policies
 	have, err := policies.Get(ctx, want.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -44,7 +44,7 @@ func (d *Driver) writePolicy(ctx context.Context) error {
 }
 
 func (d *Driver) deletePolicy(ctx context.Context) error {
-	err := d.network.NetworkPolicies(d.cfg.Namespace).Delete(ctx, d.policyName(), metav1.DeleteOptions{})
+	err := d.api.policies.Delete(ctx, d.policyName(), metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
 )
 
 // record is what this machine keeps of a sandbox.
@@ -20,7 +21,10 @@ type record struct {
 	Started bool           // the main process was started, or there is none
 }
 
-func (d *Driver) recordDir() string { return d.cfg.Instance.State("kubernetes") }
+// SandboxDir is the directory that has an entry for each sandbox of an installation.
+func SandboxDir(in *instance.Instance) string { return in.State("kubernetes") }
+
+func (d *Driver) recordDir() string { return SandboxDir(d.cfg.Instance) }
 
 func (d *Driver) recordPath(id string) string {
 	return d.cfg.Instance.State("kubernetes", id+".json")

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 
@@ -134,8 +133,8 @@ func (d *Driver) connect(ctx context.Context, id string) error {
 // executor executes a command in the sandbox's container, by WebSocket, or by SPDY
 // where something between refuses that.
 func (d *Driver) executor(id string, command ...string) (remotecommand.Executor, error) {
-	url := d.core.RESTClient().Post().Resource("pods").Namespace(d.cfg.Namespace).Name(d.podName(id)).SubResource("exec").
-		VersionedParams(&v1.PodExecOptions{Container: containerName, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).
+	url := d.api.core.Post().Resource("pods").Namespace(d.cfg.Namespace).Name(d.podName(id)).SubResource("exec").
+		VersionedParams(&v1.PodExecOptions{Container: containerName, Command: command, Stdin: true, Stdout: true, Stderr: true}, d.api.params).
 		URL()
 	websocket, err := remotecommand.NewWebSocketExecutor(d.cfg.Cluster, "GET", url.String())
 	if err != nil {

@@ -26,7 +26,7 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 	if err := agentdriver.CheckID(id); err != nil {
 		return execution.Instance{}, err
 	}
-	pod, err := d.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
+	pod, err := d.api.pods.Get(ctx, d.podName(id), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		pod, err = nil, nil
 	}
@@ -67,12 +67,12 @@ func (d *Driver) inspect(id string, p *v1.Pod) (execution.Instance, error) {
 	case rec.UID == "":
 		return in, nil
 	case p == nil:
-		return d.end(in, crash("its pod was deleted"))
+		return d.End(in, crash("its pod was deleted"))
 	case string(p.UID) != rec.UID:
-		return d.end(in, crash("its pod was replaced by another"))
+		return d.End(in, crash("its pod was replaced by another"))
 	}
 	if e := ended(p); e != nil {
-		return d.end(in, *e)
+		return d.End(in, *e)
 	}
 	if rec.Started {
 		in.Phase = execution.Running
@@ -107,19 +107,6 @@ func ended(p *v1.Pod) *execution.Exit {
 	return nil
 }
 
-// end records an exit as the final one, unless another is recorded already.
-func (d *Driver) end(in execution.Instance, exit execution.Exit) (execution.Instance, error) {
-	if err := d.Hub.End(in.ID, exit); err != nil {
-		return in, err
-	}
-	exit, err := d.Hub.Exit(in.ID)
-	if err != nil {
-		return in, err
-	}
-	in.Phase, in.Exit = execution.Exited, &exit
-	return in, nil
-}
-
 func (d *Driver) selector() string {
 	return labels.Set{LabelInstance: d.cfg.Instance.ID}.String()
 }
@@ -131,7 +118,7 @@ func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := d.pods.List(ctx, metav1.ListOptions{LabelSelector: d.selector()})
+	list, err := d.api.pods.List(ctx, metav1.ListOptions{LabelSelector: d.selector()})
 	if err != nil {
 		return nil, apiError(err, "list pods")
 	}
@@ -172,7 +159,7 @@ func (d *Driver) follow(ctx context.Context) error {
 			d.Notify(p.Labels[LabelSandbox])
 		}
 	}
-	source := cache.NewFilteredListWatchFromClient(d.core.RESTClient(), "pods", d.cfg.Namespace, func(o *metav1.ListOptions) {
+	source := cache.NewFilteredListWatchFromClient(d.api.core, "pods", d.cfg.Namespace, func(o *metav1.ListOptions) {
 		o.LabelSelector = d.selector()
 	})
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{

@@ -98,7 +98,7 @@ func (b *directBackend) watch(id string, p *processes) {
 			}
 		}()
 		if p.Sentry.Wait(ctx) == nil {
-			b.d.changes.Notify(id)
+			b.d.Notify(id)
 		}
 	}()
 }

@@ -45,13 +45,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/cgroup"
 	"miren.dev/runtime/components/containerd"
-	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -60,6 +58,9 @@ import (
 // DefaultDiskBytes is how many bytes a sandbox may write to its root filesystem
 // when its specification sets no limit.
 const DefaultDiskBytes = 10 << 30
+
+// killWait is how long the agent may take to report a killed main process.
+const killWait = 3 * time.Second
 
 // Config of a Driver.
 type Config struct {
@@ -79,12 +80,14 @@ type Config struct {
 // Driver implements execution.Driver.
 type Driver struct {
 	agentdriver.Guests
+	agentdriver.Lifecycle
+	agentdriver.Changes
+
 	cfg     Config
 	logger  *slog.Logger
 	cgroups *cgroup.Manager
 	hub     *agent.Hub // Guests.Hub
 	locks   agentdriver.KeyLock
-	changes agentdriver.Changes
 
 	background sync.WaitGroup // of the work that Close waits for
 
@@ -109,12 +112,22 @@ func New(cfg Config) *Driver {
 		AgentPath: filepath.Join(cfg.BinDir, "runtime-agent"),
 		AgentDir:  cfg.Instance.State("agents"),
 		Logger:    cfg.Logger,
-		Notify:    d.changes.Notify,
+		Notify:    d.Notify,
 		PIDs:      d.cgroups.PIDs,
-		Exceeded:  d.logExceeded,
+		Exceeded:  func(id string) { d.EndExceeded(context.Background(), id) },
 		Pinned:    d.snapshotAgents,
 	})
 	d.Guests = agentdriver.Guests{Hub: d.hub, State: d.Get}
+	d.Lifecycle = agentdriver.NewLifecycle(&d.Guests, &d.Changes, &d.locks, agentdriver.Steps{
+		Kill:     func(_ context.Context, id string) error { return d.killSandbox(id) },
+		Teardown: d.teardown,
+		Started: func(id string) bool {
+			at, _ := d.startedAt(id)
+			return !at.IsZero()
+		},
+		Forget:   d.forgetPause,
+		KillWait: killWait,
+	}, d.logger)
 	return d
 }
 
@@ -183,27 +196,10 @@ func (d *Driver) Shutdown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var g errgroup.Group
-	g.SetLimit(4)
-	for _, in := range all {
-		if in.Phase != execution.Paused {
-			g.Go(func() error { return d.Delete(ctx, in.ID) })
-		}
-	}
-	if err := g.Wait(); err != nil {
+	if err := d.DeleteAll(ctx, all); err != nil {
 		return err
 	}
 	return errors.Join(d.cfg.Network.Stop(ctx), d.cgroups.Remove(), d.removeRunscRoot())
-}
-
-// logExceeded ends a sandbox that writes more to the host than its agent does.
-func (d *Driver) logExceeded(id string) {
-	exit := execution.Exit{Cause: execution.CauseCrash, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: it wrote more than its log may take"}
-	_, err := d.end(execution.Instance{ID: id}, exit)
-	if err = errors.Join(err, d.killSandbox(id)); err != nil {
-		d.cfg.Logger.Error("cannot end a sandbox that fills the disk", "sandbox", id, "error", err)
-	}
-	d.changes.Notify(id)
 }
 
 func (d *Driver) sandboxDir(elem ...string) string {

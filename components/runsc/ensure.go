@@ -86,7 +86,7 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 	if status := cr.conn.Main(); status.Exit != nil {
 		in.Phase, in.Exit = execution.Exited, status.Exit
 	}
-	d.changes.Notify(s.ID)
+	d.Notify(s.ID)
 	return in, nil
 }
 

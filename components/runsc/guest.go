@@ -80,10 +80,6 @@ func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
 	return execution.Stats{At: time.Now(), CPU: u.CPU, MemoryBytes: u.MemoryBytes, PIDs: u.Tasks}, nil
 }
 
-// Watch sends the ids of sandboxes whose state may have changed, until ctx
-// ends.
-func (d *Driver) Watch(ctx context.Context) (<-chan string, error) { return d.changes.Watch(ctx) }
-
 var (
 	_ execution.Driver     = (*Driver)(nil)
 	_ execution.FileDriver = (*Driver)(nil)

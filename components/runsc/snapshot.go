@@ -47,7 +47,7 @@ func (d *Driver) Snapshot(ctx context.Context, id, snapshot string, o execution.
 		if err := d.finishPause(context.WithoutCancel(ctx), id); err != nil {
 			d.logger.Error("cannot remove the processes of a paused sandbox", "sandbox", id, "error", err)
 		}
-		d.changes.Notify(id)
+		d.Notify(id)
 	})
 	return info, err
 }

@@ -8,11 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"miren.dev/runtime/components/agent"
-	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/atomicfile"
@@ -63,30 +60,6 @@ func sortedKeys(m map[string]string) []string {
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-// guestConfig merges the image's configuration and the specification.
-func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) (agent.GuestConfig, error) {
-	command := s.Command
-	switch {
-	case s.Idle:
-		command = nil
-	case len(command) == 0:
-		command = slices.Concat(image.Entrypoint, image.Cmd)
-	}
-	capabilities, err := s.Capabilities.Names()
-	return agent.GuestConfig{
-		Command: command,
-		Env:     agentdriver.MergeEnv(d.caEnv(), image.Env, s.Env),
-		WorkDir: cmp.Or(s.WorkDir, image.WorkingDir),
-		User:    cmp.Or(s.User, image.User),
-		Start:   agent.StartOnRequest,
-		PIDs:    s.PIDs,
-		CPUs:    agent.CPUs(s.CPUMillis),
-
-		Claimable:    s.Idle,
-		Capabilities: capabilities,
-	}, err
 }
 
 // ociSpec returns the container's specification: the agent as PID 1, which

@@ -139,7 +139,7 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 		damage = errs.New(errs.Corrupt, "the sandbox has lost its address")
 	}
 	if damage != nil {
-		return d.end(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: damage.Error()})
+		return d.End(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: damage.Error()})
 	}
 	if !in.StartedAt.IsZero() && d.answers(id) {
 		// The sandbox runs. When it ends, the connection breaks, which is a change to inspect.
@@ -163,14 +163,14 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 	case rec.BootID != boot:
 		// It is not known any more whether its process was started. The sandbox
 		// ends either way, and must not count as one that never existed.
-		return d.end(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: "the machine was restarted"})
+		return d.End(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: "the machine was restarted"})
 	case alive && !in.StartedAt.IsZero():
 		in.Phase = execution.Running
 		return in, nil
 	case alive || in.StartedAt.IsZero():
 		return in, nil
 	}
-	return d.end(in, d.cause(in.ID, state))
+	return d.End(in, d.cause(in.ID, state))
 }
 
 // cause says how a sandbox ended whose agent said nothing.
@@ -192,19 +192,6 @@ func (d *Driver) cause(id string, state *process) execution.Exit {
 		exit.Message = "the memory limit was reached"
 	}
 	return exit
-}
-
-// end records an exit as the final one, unless another is recorded already.
-func (d *Driver) end(in execution.Instance, exit execution.Exit) (execution.Instance, error) {
-	if err := d.hub.End(in.ID, exit); err != nil {
-		return in, err
-	}
-	exit, err := d.hub.Exit(in.ID)
-	if err != nil {
-		return in, err
-	}
-	in.Phase, in.Exit = execution.Exited, &exit
-	return in, nil
 }
 
 // List returns all sandboxes of which any part is on the machine.

@@ -9,6 +9,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/cgroup"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
@@ -101,7 +102,7 @@ func (cr *creation) teardownCgroup(ctx context.Context) error {
 }
 
 func (cr *creation) setupAgent(context.Context) (err error) {
-	c, err := cr.d.guestConfig(cr.spec, cr.image.Config)
+	c, err := agentdriver.GuestConfig(cr.spec, cr.image.Config, cr.d.caEnv()...)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 
+	"miren.dev/runtime/components/agentdriver"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
@@ -213,30 +214,9 @@ func (b *taskBackend) shimSockets() ([]string, error) {
 	return ids, nil
 }
 
-// Delays before containerd's events are asked for again.
-const (
-	followDelay    = 50 * time.Millisecond
-	maxFollowDelay = time.Second
-)
-
 // follow turns containerd's events into notifications until ctx ends.
 func (b *taskBackend) follow(ctx context.Context) error {
-	delay := followDelay
-	for ctx.Err() == nil {
-		began := time.Now()
-		if err := b.followOnce(ctx); ctx.Err() == nil {
-			b.d.logger.Debug("events of containerd interrupted", "error", err)
-		}
-		if time.Since(began) > maxFollowDelay {
-			delay = followDelay
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(delay):
-			delay = min(2*delay, maxFollowDelay)
-		}
-	}
-	return nil
+	return agentdriver.Follow(ctx, "containerd", b.d.logger, b.followOnce)
 }
 
 func (b *taskBackend) followOnce(ctx context.Context) error {
@@ -273,7 +253,7 @@ func (b *taskBackend) followOnce(ctx context.Context) error {
 				task = v.ID
 			}
 			if id, ok := sandboxID(task); ok {
-				b.d.changes.Notify(id)
+				b.d.Notify(id)
 			}
 		}
 	}
@@ -286,6 +266,6 @@ func (d *Driver) notifyAll(ctx context.Context) {
 		return // containerd is away again, and follow will call notifyAll again
 	}
 	for _, in := range all {
-		d.changes.Notify(in.ID)
+		d.Notify(in.ID)
 	}
 }

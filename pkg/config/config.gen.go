@@ -24,6 +24,7 @@ type Config struct {
 	Store        Store         // Where entities live.
 	Node         Node          // What this machine offers.
 	Docker       Docker        // The Docker engine that runs sandboxes, with node.driver docker.
+	Kubernetes   Kubernetes    // The Kubernetes cluster that runs sandboxes, with node.driver kubernetes.
 	Network      Network       // Network of sandboxes and build steps.
 	Ingress      Ingress       // HTTP from outside to apps.
 	Acme         Acme          // Certificates that are ordered for the hosts of routes, by ACME.
@@ -99,6 +100,20 @@ type Docker struct {
 	Runtime      string // The engine's name of gVisor, registered as docs/docker.md says.
 	SharedKernel bool   // The runtime may be another than gVisor: what sandboxes run then uses the machine's kernel, and nothing bounds their disks.
 	Network      string // The engine's network that sandboxes with a network join; empty: those are refused. Its firewall is what the engine and you make it.
+}
+
+// Kubernetes: A Kubernetes cluster that runs sandboxes.
+type Kubernetes struct {
+	Kubeconfig          string        // File that says how the API server is reached; empty: by the service account of the pod that the server runs in.
+	Context             string        // Context of that file; empty: its current one.
+	Namespace           string        // Namespace of the pods, which must exist.
+	RuntimeClass        string        // RuntimeClass of the pods, which must be gVisor's, set up as docs/kubernetes.md says.
+	Registry            string        // Repository to which the server pushes images and from which the nodes pull them, such as registry.example.com/runtime.
+	RegistryCredentials string        // Configuration file of Docker's client (config.json) with credentials that permit to push there; empty: none.
+	RegistryCAFile      string        // File with the certificates of the authority that signs that of the registry, in PEM; empty: those of the machine.
+	RegistryPlainHTTP   bool          // The registry has no TLS: who is in between can change what sandboxes run.
+	PullSecret          string        // Secret of the namespace (kubernetes.io/dockerconfigjson) with which the nodes pull; empty: they need none.
+	StartTimeout        time.Duration // How long a pod may take to be scheduled, pull its image and start.
 }
 
 // Network: Network of sandboxes and build steps.
@@ -276,7 +291,7 @@ var Keys = []Key{
 	{Path: "node.memory_bytes", Type: "int", Default: "0", Doc: "Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.", Unit: "bytes", Min: "0", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.MemoryBytes }},
 	{Path: "node.driver", Type: "enum", Default: "runsc", Doc: "Where sandboxes run. It can be changed when there are none: after r server stop.", Unit: "", Min: "", Max: "",
-		Choices: []string{"runsc", "docker"},
+		Choices: []string{"runsc", "docker", "kubernetes"},
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Node.Driver }},
 	{Path: "node.sandbox_backend", Type: "enum", Default: "direct", Doc: "What runs sandboxes that are made from now on, with the driver runsc.", Unit: "", Min: "", Max: "",
 		Choices: []string{"direct", "containerd"},
@@ -292,6 +307,28 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Docker.SharedKernel }},
 	{Path: "docker.network", Type: "string", Default: "", Doc: "The engine's network that sandboxes with a network join; empty: those are refused. Its firewall is what the engine and you make it.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Docker.Network }},
+	{Path: "kubernetes.kubeconfig", Type: "string", Default: "", Doc: "File that says how the API server is reached; empty: by the service account of the pod that the server runs in.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.Kubeconfig }},
+	{Path: "kubernetes.context", Type: "string", Default: "", Doc: "Context of that file; empty: its current one.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.Context }},
+	{Path: "kubernetes.namespace", Type: "string", Default: "sandboxes", Doc: "Namespace of the pods, which must exist.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.Namespace }},
+	{Path: "kubernetes.runtime_class", Type: "string", Default: "gvisor", Doc: "RuntimeClass of the pods, which must be gVisor's, set up as docs/kubernetes.md says.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.RuntimeClass }},
+	{Path: "kubernetes.registry", Type: "string", Default: "", Doc: "Repository to which the server pushes images and from which the nodes pull them, such as registry.example.com/runtime.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.Registry }},
+	{Path: "kubernetes.registry_credentials", Type: "string", Default: "", Doc: "Configuration file of Docker's client (config.json) with credentials that permit to push there; empty: none.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.RegistryCredentials }},
+	{Path: "kubernetes.registry_ca_file", Type: "string", Default: "", Doc: "File with the certificates of the authority that signs that of the registry, in PEM; empty: those of the machine.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.RegistryCAFile }},
+	{Path: "kubernetes.registry_plain_http", Type: "bool", Default: "false", Doc: "The registry has no TLS: who is in between can change what sandboxes run.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.RegistryPlainHTTP }},
+	{Path: "kubernetes.pull_secret", Type: "string", Default: "", Doc: "Secret of the namespace (kubernetes.io/dockerconfigjson) with which the nodes pull; empty: they need none.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.PullSecret }},
+	{Path: "kubernetes.start_timeout", Type: "duration", Default: "2m0s", Doc: "How long a pod may take to be scheduled, pull its image and start.", Unit: "", Min: "10s", Max: "1h0m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.StartTimeout }},
 	{Path: "network.pools", Type: "list", Default: "", Doc: "IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.Pools }},
 	{Path: "network.allow", Type: "list", Default: "", Doc: "Private IPv4 networks that sandboxes and build steps may reach (CIDR), such as that of a proxy or a database. Metadata services and the machine itself stay out of reach.", Unit: "", Min: "", Max: "",

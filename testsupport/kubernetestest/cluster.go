@@ -16,6 +16,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -28,10 +29,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	node "k8s.io/api/node/v1"
+	rbac "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	nodev1 "k8s.io/client-go/kubernetes/typed/node/v1"
+	rbacv1 "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
 
 	"miren.dev/runtime/testsupport/etcdtest"
@@ -46,16 +49,21 @@ const (
 	AgentImage   = "test.invalid/agent:1"
 )
 
+// accountName is the name of Cluster.Account, its role and their binding.
+const accountName = "runtime"
+
 // Cluster is a cluster of a test.
 type Cluster struct {
 	Config *rest.Config // of an administrator
-	Core   *corev1.CoreV1Client
-	Node   *Node
+	// Account has the rights that docs/kubernetes.md lists, in Namespace.
+	Account *rest.Config
+	Core    *corev1.CoreV1Client
+	Node    *Node
 
 	t     testing.TB
 	id    string
 	dir   string
-	token string
+	token string // of the administrator
 }
 
 // Start starts a cluster. bin is the directory of the toolchain with a fresh agent.
@@ -101,6 +109,20 @@ func (c *Cluster) write(name, content string) string {
 	return path
 }
 
+// Kubeconfig returns a file by which Account reaches the cluster.
+func (c *Cluster) Kubeconfig() string {
+	c.t.Helper()
+	return c.kubeconfig("account.kubeconfig", c.Account.BearerToken)
+}
+
+func (c *Cluster) kubeconfig(name, token string) string {
+	c.t.Helper()
+	return c.write(name, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "test",
+"clusters": [{"name": "test", "cluster": {"server": %q, "insecure-skip-tls-verify": true}}],
+"users": [{"name": "test", "user": {"token": %q}}],
+"contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}]}`, c.Config.Host, token))
+}
+
 // startServer starts etcd and kube-apiserver.
 func (c *Cluster) startServer() {
 	t := c.t
@@ -111,7 +133,8 @@ func (c *Cluster) startServer() {
 		t.Fatal(err)
 	}
 	keyFile := c.write("account.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})))
-	tokens := c.write("tokens.csv", c.token+`,admin,admin,"system:masters"`+"\n")
+	account := random(16)
+	tokens := c.write("tokens.csv", c.token+`,admin,admin,"system:masters"`+"\n"+account+","+accountName+","+accountName+"\n")
 	port := freePort(t)
 	run(t, "kube-apiserver", "kube-apiserver",
 		"--etcd-servers=http://"+etcd.Address, "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+c.path("certs"),
@@ -121,6 +144,8 @@ func (c *Cluster) startServer() {
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--profiling=false",
 	)
 	c.Config = &rest.Config{Host: "https://127.0.0.1:" + port, BearerToken: c.token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	c.Account = rest.CopyConfig(c.Config)
+	c.Account.BearerToken = account
 	if c.Core, err = corev1.NewForConfig(c.Config); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +156,7 @@ func (c *Cluster) startServer() {
 	})
 }
 
-// prepare makes the namespace and the runtime class.
+// prepare makes the namespace, the runtime class, and the role of Account.
 func (c *Cluster) prepare() {
 	t, ctx := c.t, context.Background()
 	t.Helper()
@@ -145,6 +170,26 @@ func (c *Cluster) prepare() {
 	})
 	class := &node.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: RuntimeClass}, Handler: "runsc"}
 	if _, err := classes.RuntimeClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	roles, err := rbacv1.NewForConfig(c.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := &rbac.Role{ObjectMeta: metav1.ObjectMeta{Name: accountName}, Rules: []rbac.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "create", "delete"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/exec"}, Verbs: []string{"get", "create"}},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"get", "create", "update", "delete"}},
+	}}
+	if _, err := roles.Roles(Namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbac.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: accountName},
+		RoleRef:    rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "Role", Name: accountName},
+		Subjects:   []rbac.Subject{{APIGroup: rbac.GroupName, Kind: rbac.UserKind, Name: accountName}},
+	}
+	if _, err := roles.RoleBindings(Namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

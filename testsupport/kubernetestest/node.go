@@ -330,10 +330,6 @@ func (n *Node) name(name, of string) {
 func (n *Node) startKubelet() {
 	c, t := n.c, n.t
 	t.Helper()
-	kubeconfig := c.write("kubeconfig", fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "test",
-"clusters": [{"name": "test", "cluster": {"server": %q, "insecure-skip-tls-verify": true}}],
-"users": [{"name": "test", "user": {"token": %q}}],
-"contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}]}`, c.Config.Host, c.token))
 	resolv := c.write("resolv.conf", "nameserver 192.0.2.53\n")
 	config := c.write("kubelet.json", fmt.Sprintf(`{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 "address": %q, "port": %s, "readOnlyPort": 0, "healthzPort": 0,
@@ -345,7 +341,7 @@ func (n *Node) startKubelet() {
 "syncFrequency": "10s", "registerNode": true, "rotateCertificates": false, "serverTLSBootstrap": false, "maxPods": 100}`,
 		n.address(), freePort(t), n.cgroup, c.path("containerd.sock"), c.path("podlogs"), c.path("plugins"), resolv))
 	n.kubelet = run(t, "kubelet", "nsenter", "-t", strconv.Itoa(n.containerd.Pid), "-m", "--",
-		"kubelet", "--config", config, "--kubeconfig", kubeconfig, "--root-dir", c.path("kubelet"), "--cert-dir", c.path("pki"),
+		"kubelet", "--config", config, "--kubeconfig", c.kubeconfig("kubeconfig", c.token), "--root-dir", c.path("kubelet"), "--cert-dir", c.path("pki"),
 		"--hostname-override", nodeName, "--node-ip", n.address().String(), "--v", "1")
 	wait.NoError(t, "the node is ready", func() error {
 		select {
