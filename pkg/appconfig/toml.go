@@ -25,6 +25,9 @@ type parser struct {
 // stacks are the choices of build.stack.
 var stacks = []string{"dockerfile", "go", "node", "python", "static"}
 
+// protocols are the choices of protocol of a service.
+var protocols = []string{"http", "h2c"}
+
 // overlaps are the choices of overlap of a task.
 var overlaps = []string{"skip", "allow", "replace"}
 
@@ -103,6 +106,7 @@ func (p *parser) service(key string, v any, s *Service) {
 	p.table(table{
 		"command":         p.command(&s.Command),
 		"port":            p.integer(&s.Port, 0, MaxPort),
+		"protocol":        p.oneOf(&s.Protocol, protocols),
 		"replicas":        p.integer(&s.Replicas, 0, MaxReplicas),
 		"health_path":     p.healthPath(&s.HealthPath),
 		"health_deadline": p.duration(&s.HealthDeadline, MinDeadline, MaxHealthDeadline),

@@ -248,7 +248,8 @@ type registry struct {
 	apps     map[schema.ID]*appState
 	guests   map[schema.ID]*guestState
 	previews map[schema.ID]*previewState
-	changed  []*previewState // replaced since the last retain
+	changed  []*previewState     // replaced since the last retain
+	gates    map[schema.ID]*gate // of the routes with settings
 	// leaving holds replaced or removed sandboxes with requests in flight.
 	leaving map[*backend]struct{}
 }
@@ -256,7 +257,7 @@ type registry struct {
 func newRegistry(dial func(context.Context, string) (net.Conn, error), m *metrics) *registry {
 	return &registry{
 		dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{},
-		guests: map[schema.ID]*guestState{}, previews: map[schema.ID]*previewState{}, leaving: map[*backend]struct{}{},
+		guests: map[schema.ID]*guestState{}, previews: map[schema.ID]*previewState{}, gates: map[schema.ID]*gate{}, leaving: map[*backend]struct{}{},
 	}
 }
 
@@ -306,6 +307,7 @@ func (r *registry) retain(s *State) {
 		}
 	}
 	r.retainPreviews(s)
+	r.retainGates(s)
 	for id, a := range r.apps {
 		if !apps[id] {
 			delete(r.apps, id)

@@ -31,7 +31,11 @@ type Config struct {
 	// CertificateFile.
 	Certificates    func(ctx context.Context) ([]Certificate, error)
 	CertificateFile string // where the last certificates are kept; empty: nowhere
-	NoRedirect      bool   // hosts with a certificate answer by HTTP too
+	// Passwords returns the users of routes. Nil: only those in PasswordFile.
+	Passwords    func(ctx context.Context) ([]Password, error)
+	PasswordFile string // where the last passwords are kept; empty: nowhere
+
+	NoRedirect bool // hosts with a certificate answer by HTTP too
 
 	Reader entity.Reader // the store; nil: only the table on disk
 	// Wake resumes the sandbox of a preview, if it is paused, and returns without

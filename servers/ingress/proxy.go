@@ -68,6 +68,10 @@ type exchange struct {
 	small   []byte // start of the body, read ahead
 	haveAll bool   // small is the whole body
 
+	gate         *gate // of the route whose settings hold; nil: none
+	maxBody      int64
+	answerWithin time.Duration
+
 	begun   time.Time     // when a sandbox was first tried; zero: none was
 	first   time.Time     // when the answer began
 	version schema.ID     // of the sandbox that was tried last
@@ -163,7 +167,7 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 		clear(h)
 	}
 	body.answered()
-	if x.in.cfg.ResponseHeaderTimeout > 0 {
+	if x.answerWithin > 0 {
 		_ = nc.SetReadDeadline(time.Time{})
 	}
 	if re.status == http.StatusSwitchingProtocols {
@@ -208,7 +212,7 @@ func (x *exchange) readSmall() error {
 // expectAnswer limits the time until the answer begins. It is called when the
 // whole request has been sent.
 func (x *exchange) expectAnswer(c net.Conn) {
-	if t := x.in.cfg.ResponseHeaderTimeout; t > 0 {
+	if t := x.answerWithin; t > 0 {
 		_ = c.SetReadDeadline(time.Now().Add(t))
 	}
 }
@@ -260,14 +264,11 @@ func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 	if mayBeSilent(h.Get("Content-Type")) {
 		x.limit = 0
 	}
-	x.w.WriteHeader(re.status)
 	var err error
-	switch {
-	case re.body == nil:
-	case re.length > 0:
-		err = x.relayLength(c, re.length, bp)
-	default:
-		err = x.relayStream(c, re, bp)
+	if x.gate != nil {
+		err = x.gate.relay(x, c, re, bp)
+	} else {
+		err = x.relayBody(c, re, bp)
 	}
 	if err == nil && re.chunked && re.body != nil {
 		first := true
@@ -299,6 +300,18 @@ func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 		_ = http.NewResponseController(x.w).SetWriteDeadline(time.Time{})
 	}
 	return nil
+}
+
+// relayBody sends the head and the body of the answer.
+func (x *exchange) relayBody(c *upConn, re *response, bp *[]byte) error {
+	x.w.WriteHeader(re.status)
+	switch {
+	case re.body == nil:
+		return nil
+	case re.length > 0:
+		return x.relayLength(c, re.length, bp)
+	}
+	return x.relayStream(c, re, bp)
 }
 
 // mayBeSilent reports whether an answer of this type is a stream in which pauses
