@@ -438,7 +438,7 @@ func (f fakeRoutes) Set(ctx context.Context, req *app.SetRouteRequest) (*app.Rou
 func (f fakeRoutes) Configure(_ context.Context, req *app.ConfigureRouteRequest) (*app.RouteResponse, error) {
 	f.note(fmt.Sprint("configure ", req.Host, req.Path, " ", *req.Settings.Rate, *req.Settings.MaxBodyBytes, req.Settings.ErrorPages, req.Passwords, req.Reset))
 	r := &app.Route{Meta: schema.Meta{Project: f.project}}
-	r.Spec = app.RouteSpec{Host: req.Host, Path: req.Path, Settings: req.Settings}
+	r.Spec = app.RouteSpec{Host: req.Host, Path: req.Path, Key: req.Host + req.Path, App: "app-shop", Service: "web", Settings: req.Settings}
 	return &app.RouteResponse{Route: *record(r)}, nil
 }
 func (f fakeRoutes) Passwords(context.Context, *app.RoutePasswordsRequest) (*app.RoutePasswordsResponse, error) {

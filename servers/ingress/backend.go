@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,10 +56,11 @@ type backend struct {
 	inflight atomic.Int64
 	downTill atomic.Int64 // Unix nanoseconds
 
-	mu     sync.Mutex
-	open   map[*upConn]struct{} // all connections
-	idle   []*upConn            // unused connections, newest last
-	closed bool                 // the backend is replaced or removed: keep no idle connections
+	mu        sync.Mutex
+	open      map[*upConn]struct{} // all connections
+	idle      []*upConn            // unused connections, newest last
+	transport *http.Transport      // of a sandbox that speaks HTTP/2; nil: it was not used
+	closed    bool                 // the backend is replaced or removed: keep no idle connections
 }
 
 func (b *backend) down(now time.Time) bool {
@@ -169,6 +171,9 @@ func (b *backend) sweep(before time.Time, closed bool) {
 	b.mu.Unlock()
 	for _, c := range old {
 		c.discard()
+	}
+	if closed {
+		b.closeH2()
 	}
 	now := time.Now()
 	for _, c := range open {
@@ -332,6 +337,20 @@ func (r *registry) sweep() {
 	}
 	for _, b := range leaving {
 		b.sweep(before, true)
+	}
+}
+
+// close closes the connections to sandboxes that carry no request.
+func (r *registry) close() {
+	r.mu.Lock()
+	all := slices.Collect(maps.Values(r.backends))
+	for _, g := range r.guests {
+		all = slices.AppendSeq(all, maps.Values(g.backends))
+	}
+	all = slices.AppendSeq(all, maps.Keys(r.leaving))
+	r.mu.Unlock()
+	for _, b := range all {
+		b.sweep(time.Now(), true)
 	}
 }
 

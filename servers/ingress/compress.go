@@ -21,14 +21,14 @@ var compressor = func() func(http.Handler) http.HandlerFunc {
 	return wrap
 }()
 
-// relay sends the head and the body of an answer by the settings of its route.
-func (g *gate) relay(x *exchange, c *upConn, re *response, bp *[]byte) (err error) {
+// relay has send give the head and the body of an answer to the client, by the settings of its route.
+func (g *gate) relay(x *exchange, of *backend, re *response, send func() error) (err error) {
 	if isSet(g.own.Sticky) {
-		g.stick(x, c.of)
+		g.stick(x, of)
 	}
 	h := x.w.Header()
 	if !isSet(g.own.Compress) || !compressible(x.r, h, re) {
-		return x.relayBody(c, re, bp)
+		return send()
 	}
 	if tag := h.Get("Etag"); strings.HasPrefix(tag, `"`) && x.r.Header["Accept-Encoding"] != nil {
 		h.Set("Etag", "W/"+tag) // its bytes are not those that the app tagged
@@ -37,7 +37,7 @@ func (g *gate) relay(x *exchange, c *upConn, re *response, bp *[]byte) (err erro
 	defer func() { x.w = plain }()
 	compressor(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		x.w = w
-		err = x.relayBody(c, re, bp)
+		err = send()
 	})).ServeHTTP(plain, x.r)
 	return err
 }

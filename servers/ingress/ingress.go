@@ -150,6 +150,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	}
 	in.tunnels.drain(drain)
 	err := serving.Wait()
+	in.registry.close()
 	stopWork()
 	adminSrv.Close()
 	if admin != nil {

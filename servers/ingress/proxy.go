@@ -94,6 +94,9 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 	if x.sandbox = b.ID; x.begun.IsZero() {
 		x.begun = time.Now()
 	}
+	if b.H2C {
+		return x.attemptH2(b)
+	}
 	c, err := b.get(ctx, fresh)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -249,24 +252,12 @@ func (x *exchange) noAnswer(c *upConn, body *bodyCopy, readErr, writeErr error) 
 
 // relay copies the answer to the client.
 func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
+	x.head(re)
 	h := x.w.Header()
-	if _, ok := h["X-Request-Id"]; !ok {
-		h["X-Request-Id"] = []string{x.out.requestID}
-	}
-	if _, ok := h["Content-Type"]; !ok {
-		h["Content-Type"] = nil // keep net/http from guessing a content type
-	}
-	for _, t := range re.trailers {
-		h.Add("Trailer", t)
-	}
-	x.started, x.status, x.first = true, re.status, time.Now()
-	x.limit = max(x.in.cfg.BodyTimeout, 0)
-	if mayBeSilent(h.Get("Content-Type")) {
-		x.limit = 0
-	}
 	var err error
 	if x.gate != nil {
-		err = x.gate.relay(x, c, re, bp)
+		own := *re // what send needs is on the heap, for routes with settings only
+		err = x.gate.relay(x, c.of, &own, func() error { return x.relayBody(c, &own, bp) })
 	} else {
 		err = x.relayBody(c, re, bp)
 	}
@@ -300,6 +291,25 @@ func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 		_ = http.NewResponseController(x.w).SetWriteDeadline(time.Time{})
 	}
 	return nil
+}
+
+// head completes the head of the answer.
+func (x *exchange) head(re *response) {
+	h := x.w.Header()
+	if _, ok := h["X-Request-Id"]; !ok {
+		h["X-Request-Id"] = []string{x.out.requestID}
+	}
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // keep net/http from guessing a content type
+	}
+	for _, t := range re.trailers {
+		h.Add("Trailer", t)
+	}
+	x.started, x.status, x.first = true, re.status, time.Now()
+	x.limit = max(x.in.cfg.BodyTimeout, 0)
+	if mayBeSilent(h.Get("Content-Type")) {
+		x.limit = 0
+	}
 }
 
 // relayBody sends the head and the body of the answer.

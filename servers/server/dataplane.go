@@ -114,7 +114,9 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 	srv, err := ingress.New(ingress.Config{
 		Addrs: []string{cfg.Ingress.HTTPAddress}, HTTPSAddrs: secure, NoRedirect: !cfg.Ingress.HTTPSRedirect,
 		Certificates: func(ctx context.Context) ([]ingress.Certificate, error) { return servedCertificates(ctx, keys) }, CertificateFile: filepath.Join(dir, "certificates"),
-		Passwords: func(ctx context.Context) ([]ingress.Password, error) { return routePasswords(ctx, app.NewRoutesClient(client)) }, PasswordFile: filepath.Join(dir, "passwords"),
+		Passwords: func(ctx context.Context) ([]ingress.Password, error) {
+			return routePasswords(ctx, app.NewRoutesClient(client))
+		}, PasswordFile: filepath.Join(dir, "passwords"),
 		LocalDomains: localDomains(cfg),
 		Wake: func(ctx context.Context, pid schema.ID) error {
 			return previews.Wake(ctx, &sandbox.PreviewRequest{Preview: id.Preview(pid)})
