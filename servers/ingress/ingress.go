@@ -133,10 +133,10 @@ func (in *Ingress) Run(ctx context.Context) error {
 	}
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range listeners {
-		serving.Go(func() error { return ignoreClosed(srv.Serve(l)) })
+		serving.Go(func() error { return ignoreClosed(srv.Serve(in.proxied(l))) })
 	}
 	for _, l := range in.secure {
-		serving.Go(func() error { return ignoreClosed(srv.ServeTLS(l, "", "")) })
+		serving.Go(func() error { return ignoreClosed(srv.ServeTLS(in.proxied(l), "", "")) })
 	}
 	<-failed.Done() // ctx has ended, or a listener failed
 

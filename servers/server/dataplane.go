@@ -128,7 +128,7 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 		},
 		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: in.Socket("ingress.sock"),
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
-		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
+		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
 		Registerer: metrics, Gatherer: metrics,
 	})
 	if err != nil {
