@@ -344,6 +344,14 @@ func (f fakeApps) Scale(ctx context.Context, req *app.ScaleRequest) (*app.ScaleR
 	}
 	return &app.ScaleResponse{App: *record(a), Deferred: true}, nil
 }
+func (f fakeApps) Maintain(ctx context.Context, req *app.MaintainRequest) (*app.AppResponse, error) {
+	f.note(fmt.Sprint("maintain ", req.App, " ", req.On, " ", req.Message))
+	a, err := f.find(ctx, req.App)
+	if err != nil {
+		return nil, err
+	}
+	return &app.AppResponse{App: *record(a)}, nil
+}
 func (f fakeApps) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.DeploymentResponse, error) {
 	f.note("rollback " + req.App + " " + req.To)
 	return f.roll(ctx, req.App, app.RolloutKindRollback, req.Message)
@@ -426,6 +434,15 @@ func (f fakeRoutes) Set(ctx context.Context, req *app.SetRouteRequest) (*app.Rou
 		return nil, err
 	}
 	return &app.RouteResponse{Route: *record(r)}, nil
+}
+func (f fakeRoutes) Configure(_ context.Context, req *app.ConfigureRouteRequest) (*app.RouteResponse, error) {
+	f.note(fmt.Sprint("configure ", req.Host, req.Path, " ", *req.Settings.Rate, *req.Settings.MaxBodyBytes, req.Settings.ErrorPages, req.Passwords, req.Reset))
+	r := &app.Route{Meta: schema.Meta{Project: f.project}}
+	r.Spec = app.RouteSpec{Host: req.Host, Path: req.Path, Key: req.Host + req.Path, App: "app-shop", Service: "web", Settings: req.Settings}
+	return &app.RouteResponse{Route: *record(r)}, nil
+}
+func (f fakeRoutes) Passwords(context.Context, *app.RoutePasswordsRequest) (*app.RoutePasswordsResponse, error) {
+	return nil, errs.New(errs.FailedPrecondition, "for the ingress only")
 }
 func (f fakeRoutes) Delete(_ context.Context, req *app.DeleteRouteRequest) error {
 	return errs.New(errs.NotFound, "there is no route for %s", req.Host)

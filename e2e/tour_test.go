@@ -97,6 +97,8 @@ func TestTour(t *testing.T) {
 		ask(http.StatusNotFound)
 	})
 
+	t.Run("settings of routes", func(t *testing.T) { testRoutesGuide(t, s, name) })
+
 	t.Run("build", func(t *testing.T) {
 		var builds []struct {
 			ID string `json:"id"`

@@ -119,6 +119,36 @@ func (x *SetEnvRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// MaintainRequest: Puts an app under maintenance, or ends it.
+type MaintainRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the app.
+	App string `cbor:"2,keyasint" json:"app" schema:"required"`
+	// Whether it is under maintenance.
+	On bool `cbor:"3,keyasint" json:"on" schema:"required"`
+	// What visitors read; absent: that it is back soon.
+	Message string `cbor:"4,keyasint,omitempty" json:"message,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x MaintainRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *MaintainRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *MaintainRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *MaintainRequest) ValidateFields(v *schema.Validator) {
+	v.Required("app", x.App != "")
+	if x.Message != "" {
+		v.MaxLen("message", len(x.Message), 1024)
+	}
+}
+
 // ScaleRequest: Changes the number of sandboxes of services.
 type ScaleRequest struct {
 	// Name of the project; absent: default.
@@ -693,6 +723,126 @@ func (x *SetRouteRequest) ValidateFields(v *schema.Validator) {
 	v.Required("app", x.App != "")
 }
 
+// ConfigureRouteRequest: Changes settings of a route.
+type ConfigureRouteRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Host of the route.
+	Host string `cbor:"2,keyasint" json:"host" schema:"required"`
+	// Path prefix of the route; absent: /.
+	Path string `cbor:"3,keyasint,omitempty" json:"path,omitempty"`
+	// Settings that change, without users; those that are absent or false stay. Error pages
+	// are added to those that are there.
+	Settings *RouteSettings `cbor:"4,keyasint,omitempty" json:"settings,omitempty"`
+	// Passwords of users that are added or changed.
+	Passwords map[string]string `cbor:"5,keyasint,omitempty" json:"passwords,omitempty"`
+	// Users that are removed.
+	RemoveUsers []string `cbor:"6,keyasint,omitempty" json:"remove_users,omitempty"`
+	// Names of settings that are removed first, such as rate or error_pages.
+	Reset []string `cbor:"7,keyasint,omitempty" json:"reset,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ConfigureRouteRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ConfigureRouteRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ConfigureRouteRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ConfigureRouteRequest) ValidateFields(v *schema.Validator) {
+	v.Required("host", x.Host != "")
+	if x.Host != "" {
+		v.MaxLen("host", len(x.Host), 253)
+	}
+	if x.Settings != nil {
+		v.In("settings", x.Settings)
+	}
+	for k := range x.Passwords {
+		v.MapKey("passwords", k)
+	}
+}
+
+// RoutePassword: A user of a route.
+type RoutePassword struct {
+	// The route.
+	Route id.Route `cbor:"1,keyasint" json:"route" schema:"required"`
+	// Name of the user.
+	User string `cbor:"2,keyasint" json:"user" schema:"required"`
+	// The bcrypt hash of the password.
+	Hash string `cbor:"3,keyasint" json:"hash" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RoutePassword) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RoutePassword) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RoutePassword) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RoutePassword) ValidateFields(v *schema.Validator) {
+	v.Required("route", x.Route != "")
+	if x.Route != "" {
+		v.Ref("route", string(x.Route))
+	}
+	v.Required("user", x.User != "")
+	v.Required("hash", x.Hash != "")
+}
+
+// RoutePasswordsRequest: Asks for a page of the users of routes.
+type RoutePasswordsRequest struct {
+	// Id of the last route of the page before; absent: the first page.
+	After string `cbor:"1,keyasint,omitempty" json:"after,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RoutePasswordsRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RoutePasswordsRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RoutePasswordsRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RoutePasswordsRequest) ValidateFields(v *schema.Validator) {
+}
+
+// RoutePasswordsResponse: A page of the users of routes, in the order of the ids of the
+// routes.
+type RoutePasswordsResponse struct {
+	// The users.
+	Passwords []RoutePassword `cbor:"1,keyasint,omitempty" json:"passwords,omitempty" schema:"required"`
+	// Id of the last route of the page; absent: there are no further ones.
+	Last string `cbor:"2,keyasint,omitempty" json:"last,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RoutePasswordsResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RoutePasswordsResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RoutePasswordsResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RoutePasswordsResponse) ValidateFields(v *schema.Validator) {
+	v.Required("passwords", len(x.Passwords) > 0)
+	for i := range x.Passwords {
+		v.InElem("passwords", i, &x.Passwords[i])
+	}
+}
+
 // DeleteRouteRequest: Names a route.
 type DeleteRouteRequest struct {
 	// Name of the project; absent: default.
@@ -752,6 +902,9 @@ type Apps interface {
 	// Scale: Changes the number of sandboxes of services, of every version. Permission:
 	// deploy, in the project of project.
 	Scale(ctx context.Context, req *ScaleRequest) (*ScaleResponse, error)
+	// Maintain: Has the ingress answer for an app with a page, or no longer. Permission:
+	// deploy, in the project of project.
+	Maintain(ctx context.Context, req *MaintainRequest) (*AppResponse, error)
 	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
 	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
@@ -779,6 +932,9 @@ type AppsClient interface {
 	// Scale: Changes the number of sandboxes of services, of every version. Permission:
 	// deploy, in the project of project.
 	Scale(ctx context.Context, req *ScaleRequest) (*ScaleResponse, error)
+	// Maintain: Has the ingress answer for an app with a page, or no longer. Permission:
+	// deploy, in the project of project.
+	Maintain(ctx context.Context, req *MaintainRequest) (*AppResponse, error)
 	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
 	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
@@ -818,6 +974,14 @@ func (c clientApps) SetEnv(ctx context.Context, req *SetEnvRequest) (*Deployment
 func (c clientApps) Scale(ctx context.Context, req *ScaleRequest) (*ScaleResponse, error) {
 	resp := new(ScaleResponse)
 	if err := c.conn.Call(ctx, &methodAppsScale.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientApps) Maintain(ctx context.Context, req *MaintainRequest) (*AppResponse, error) {
+	resp := new(AppResponse)
+	if err := c.conn.Call(ctx, &methodAppsMaintain.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -931,6 +1095,27 @@ var methodAppsScale = &rpc.Method{
 	},
 }
 
+var methodAppsMaintain = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Apps", Name: "Maintain", Full: "app.Apps/Maintain", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*MaintainRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*MaintainRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(MaintainRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Apps).Maintain(ctx, req)
+	},
+}
+
 var methodAppsRollback = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "app.Apps", Name: "Rollback", Full: "app.Apps/Rollback", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
@@ -1000,6 +1185,7 @@ var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 	methodAppsDelete,
 	methodAppsSetEnv,
 	methodAppsScale,
+	methodAppsMaintain,
 	methodAppsRollback,
 	methodAppsRestart,
 	methodAppsCancel,
@@ -1367,6 +1553,12 @@ var BuildsService = &rpc.Service{Name: "app.Builds", Methods: []*rpc.Method{
 type Routes interface {
 	// Set: Creates or changes a route. Permission: deploy, in the project of project.
 	Set(ctx context.Context, req *SetRouteRequest) (*RouteResponse, error)
+	// Configure: Changes what the ingress does with the requests of a route. Permission:
+	// deploy, in the project of project.
+	Configure(ctx context.Context, req *ConfigureRouteRequest) (*RouteResponse, error)
+	// Passwords: Returns the users of routes with the hashes of their passwords, to the
+	// ingress process and no one else. Permission: admin, in all projects.
+	Passwords(ctx context.Context, req *RoutePasswordsRequest) (*RoutePasswordsResponse, error)
 	// Delete: Deletes a route. Permission: deploy, in the project of project.
 	Delete(ctx context.Context, req *DeleteRouteRequest) error
 }
@@ -1378,6 +1570,12 @@ func RegisterRoutes(s *rpc.Server, impl Routes) { s.Register(RoutesService, impl
 type RoutesClient interface {
 	// Set: Creates or changes a route. Permission: deploy, in the project of project.
 	Set(ctx context.Context, req *SetRouteRequest) (*RouteResponse, error)
+	// Configure: Changes what the ingress does with the requests of a route. Permission:
+	// deploy, in the project of project.
+	Configure(ctx context.Context, req *ConfigureRouteRequest) (*RouteResponse, error)
+	// Passwords: Returns the users of routes with the hashes of their passwords, to the
+	// ingress process and no one else. Permission: admin, in all projects.
+	Passwords(ctx context.Context, req *RoutePasswordsRequest) (*RoutePasswordsResponse, error)
 	// Delete: Deletes a route. Permission: deploy, in the project of project.
 	Delete(ctx context.Context, req *DeleteRouteRequest) error
 }
@@ -1390,6 +1588,22 @@ func NewRoutesClient(c rpc.Conn) RoutesClient { return clientRoutes{c} }
 func (c clientRoutes) Set(ctx context.Context, req *SetRouteRequest) (*RouteResponse, error) {
 	resp := new(RouteResponse)
 	if err := c.conn.Call(ctx, &methodRoutesSet.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientRoutes) Configure(ctx context.Context, req *ConfigureRouteRequest) (*RouteResponse, error) {
+	resp := new(RouteResponse)
+	if err := c.conn.Call(ctx, &methodRoutesConfigure.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientRoutes) Passwords(ctx context.Context, req *RoutePasswordsRequest) (*RoutePasswordsResponse, error) {
+	resp := new(RoutePasswordsResponse)
+	if err := c.conn.Call(ctx, &methodRoutesPasswords.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -1420,6 +1634,40 @@ var methodRoutesSet = &rpc.Method{
 	},
 }
 
+var methodRoutesConfigure = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Routes", Name: "Configure", Full: "app.Routes/Configure", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ConfigureRouteRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ConfigureRouteRequest)
+		return rpc.Subject{Kind: "route", ID: string(r.Host) + string(r.Path)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ConfigureRouteRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Routes).Configure(ctx, req)
+	},
+}
+
+var methodRoutesPasswords = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Routes", Name: "Passwords", Full: "app.Routes/Passwords", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(RoutePasswordsRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Routes).Passwords(ctx, req)
+	},
+}
+
 var methodRoutesDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "app.Routes", Name: "Delete", Full: "app.Routes/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
@@ -1444,6 +1692,8 @@ var methodRoutesDelete = &rpc.Method{
 // RoutesService is the table of the service.
 var RoutesService = &rpc.Service{Name: "app.Routes", Methods: []*rpc.Method{
 	methodRoutesSet,
+	methodRoutesConfigure,
+	methodRoutesPasswords,
 	methodRoutesDelete,
 }}
 

@@ -31,6 +31,25 @@ const (
 	MaxHost = 253
 	// MaxPath: Longest path prefix of a route. (unit: bytes)
 	MaxPath = 1024
+	// MinRouteTimeout: Shortest timeout of a route.
+	MinRouteTimeout = 1 * time.Second
+	// MaxRouteTimeout: Longest timeout of a route.
+	MaxRouteTimeout = 24 * time.Hour
+	// MaxRouteBody: Largest max_body_bytes of a route. (unit: bytes)
+	MaxRouteBody = 1099511627776
+	// MaxRouteNetworks: Most networks of a route.
+	MaxRouteNetworks = 200
+	// MaxRouteRate: Highest rate and burst of a route.
+	MaxRouteRate = 1000000
+	// MaxRouteUsers: Most users of a route.
+	MaxRouteUsers = 50
+	// UserNamePattern: Pattern of the name of a user of a route.
+	UserNamePattern = "^[A-Za-z0-9._@-]{1,64}$"
+	// MaxUserPassword: Longest password of a user of a route. What bcrypt hashes. (unit:
+	// bytes)
+	MaxUserPassword = 72
+	// MaxErrorPage: Longest error page of a route. (unit: bytes)
+	MaxErrorPage = 16384
 	// TaskNamePattern: Pattern of the name of a task.
 	TaskNamePattern = "^[a-z][a-z0-9-]{0,31}$"
 	// MaxTasks: Most tasks of an app.
@@ -168,6 +187,28 @@ func (e DeploymentPhase) Valid() bool {
 func (DeploymentPhase) Choices() []string {
 	return []string{"pending", "building", "starting", "shifting", "baking", "draining", "succeeded", "failed", "canceled"}
 }
+
+// ServiceProtocol is an enum. How the ingress speaks to a service.
+type ServiceProtocol string
+
+// Values of ServiceProtocol.
+const (
+	ServiceProtocolHTTP ServiceProtocol = "http" // HTTP/1.1.
+	ServiceProtocolH2c  ServiceProtocol = "h2c"  // HTTP/2 without TLS, as gRPC needs it.
+)
+
+// Valid reports whether e is one of the values.
+func (e ServiceProtocol) Valid() bool {
+	switch e {
+	case ServiceProtocolHTTP,
+		ServiceProtocolH2c:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (ServiceProtocol) Choices() []string { return []string{"http", "h2c"} }
 
 // TaskOverlap is an enum. What happens when a task is due while a run of it goes on.
 type TaskOverlap string
@@ -456,6 +497,8 @@ type Service struct {
 	// Port it serves HTTP on, also given as PORT; 0: none. The service web has 8080 if
 	// absent.
 	Port *int64 `cbor:"3,keyasint,omitempty" json:"port,omitempty"`
+	// How the ingress speaks to it; absent: http.
+	Protocol ServiceProtocol `cbor:"14,keyasint,omitempty" json:"protocol,omitempty"`
 	// Sandboxes of it that the source asks for; spec.scale of the app comes before it.
 	// (default 1)
 	Replicas int64 `cbor:"4,keyasint" json:"replicas"`
@@ -519,6 +562,9 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 	if x.Port != nil {
 		schema.CheckMin(v, "port", *x.Port, 0)
 		schema.CheckMax(v, "port", *x.Port, 65535)
+	}
+	if x.Protocol != "" {
+		schema.CheckEnum(v, "protocol", x.Protocol)
 	}
 	schema.CheckMin(v, "replicas", x.Replicas, 0)
 	schema.CheckMax(v, "replicas", x.Replicas, 1000)
@@ -702,6 +748,96 @@ func (x *Failure) ValidateFields(v *schema.Validator) {
 	v.Required("message", x.Message != "")
 }
 
+// Maintenance: The ingress answers for an app that is under maintenance.
+type Maintenance struct {
+	// What visitors read; absent: that it is back soon.
+	Message string `cbor:"1,keyasint,omitempty" json:"message,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Maintenance) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Maintenance) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Maintenance) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Maintenance) ValidateFields(v *schema.Validator) {
+	if x.Message != "" {
+		v.MaxLen("message", len(x.Message), 1024)
+	}
+}
+
+// RouteSettings: What the ingress does with the requests of a route.
+type RouteSettings struct {
+	// Time until an answer must begin, once the request was sent; absent: 10 minutes.
+	Timeout *time.Duration `cbor:"1,keyasint,omitempty" json:"timeout,omitempty"`
+	// Largest body of a request, at most that of the ingress; absent: that of the ingress (1
+	// GiB). (unit: bytes)
+	MaxBodyBytes *int64 `cbor:"2,keyasint,omitempty" json:"max_body_bytes,omitempty"`
+	// Networks whose clients are let in (10.1.0.0/16, fd00::/64, 192.0.2.7); absent: all.
+	Allow []string `cbor:"3,keyasint,omitempty" json:"allow,omitempty"`
+	// Requests of one client address, or /64 network of IPv6; further ones are answered with
+	// status 429. Absent: no limit. (unit: requests per second)
+	Rate *int64 `cbor:"4,keyasint,omitempty" json:"rate,omitempty"`
+	// Requests that a client may make at once after a pause; absent: the rate.
+	Burst *int64 `cbor:"5,keyasint,omitempty" json:"burst,omitempty"`
+	// Users who are let in by HTTP basic authentication, with the bcrypt hashes of their
+	// passwords, encrypted; absent: nobody is asked.
+	Users map[string]schema.Secret `cbor:"6,keyasint,omitempty" json:"users,omitempty"`
+	// Answers of types that shrink are compressed with zstd or gzip for clients that accept
+	// it.
+	Compress *bool `cbor:"7,keyasint,omitempty" json:"compress,omitempty"`
+	// A cookie leads the requests of a client to the same sandbox while it serves.
+	Sticky *bool `cbor:"8,keyasint,omitempty" json:"sticky,omitempty"`
+	// HTML that people get instead of the ingress's own page, by status (503), or default for
+	// the others.
+	ErrorPages map[string]string `cbor:"9,keyasint,omitempty" json:"error_pages,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RouteSettings) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RouteSettings) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RouteSettings) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RouteSettings) ValidateFields(v *schema.Validator) {
+	if x.Timeout != nil {
+		schema.CheckMin(v, "timeout", *x.Timeout, 1*time.Second)
+		schema.CheckMax(v, "timeout", *x.Timeout, 24*time.Hour)
+	}
+	if x.MaxBodyBytes != nil {
+		schema.CheckMin(v, "max_body_bytes", *x.MaxBodyBytes, 1)
+		schema.CheckMax(v, "max_body_bytes", *x.MaxBodyBytes, 1099511627776)
+	}
+	if x.Rate != nil {
+		schema.CheckMin(v, "rate", *x.Rate, 1)
+		schema.CheckMax(v, "rate", *x.Rate, 1000000)
+	}
+	if x.Burst != nil {
+		schema.CheckMin(v, "burst", *x.Burst, 1)
+		schema.CheckMax(v, "burst", *x.Burst, 1000000)
+	}
+	for _, k := range schema.Keys(x.Users) {
+		e := x.Users[k]
+		v.Secret(schema.KeyName("users", k), e)
+	}
+	for k := range x.Users {
+		v.MapKey("users", k)
+	}
+	for k := range x.ErrorPages {
+		v.MapKey("error_pages", k)
+	}
+}
+
 // GitInfo: Git state of the source, as reported by the client.
 type GitInfo struct {
 	// Commit id.
@@ -755,6 +891,8 @@ type AppSpec struct {
 	// Sandboxes by service, of every version; a service without an entry has as many as its
 	// source asks for.
 	Scale map[string]int64 `cbor:"4,keyasint,omitempty" json:"scale,omitempty"`
+	// Its requests are answered by the ingress with a page; absent: they are not.
+	Maintenance *Maintenance `cbor:"5,keyasint,omitempty" json:"maintenance,omitempty"`
 	// Number of the newest version. (default 0)
 	VersionCounter int64 `cbor:"3,keyasint" json:"version_counter"`
 }
@@ -797,6 +935,9 @@ func (x *AppSpec) ValidateFields(v *schema.Validator) {
 	for k := range x.Scale {
 		v.MapKey("scale", k)
 	}
+	if x.Maintenance != nil {
+		v.In("maintenance", x.Maintenance)
+	}
 	schema.CheckMin(v, "version_counter", x.VersionCounter, 0)
 }
 
@@ -838,6 +979,7 @@ const (
 	AppAttrEnv              = "spec.env"
 	AppAttrSecrets          = "spec.secrets"
 	AppAttrScale            = "spec.scale"
+	AppAttrMaintenance      = "spec.maintenance"
 	AppAttrVersionCounter   = "spec.version_counter"
 	AppAttrActiveVersion    = "status.active_version"
 	AppAttrActiveDeployment = "status.active_deployment"
@@ -908,6 +1050,7 @@ var AppKind = &schema.Kind{
 		{Path: "spec.env", Number: 1, Type: "map of string", Doc: "Environment variables of every service from the next deployment on."},
 		{Path: "spec.secrets", Number: 2, Type: "map of secret", Doc: "Secret environment variables."},
 		{Path: "spec.scale", Number: 4, Type: "map of int", Doc: "Sandboxes by service, of every version; a service without an entry has as many as its source asks for."},
+		{Path: "spec.maintenance", Number: 5, Type: "component maintenance", Doc: "Its requests are answered by the ingress with a page; absent: they are not."},
 		{Path: "spec.version_counter", Number: 3, Type: "int", Doc: "Number of the newest version.", Default: "0"},
 		{Path: "status.active_version", Number: 1, Type: "ref app_version", Doc: "The version that serves."},
 		{Path: "status.active_deployment", Number: 2, Type: "ref deployment", Doc: "The deployment under way."},
@@ -2318,6 +2461,8 @@ type RouteSpec struct {
 	App id.App `cbor:"4,keyasint" json:"app" schema:"required"`
 	// Service of the app. (default web)
 	Service string `cbor:"5,keyasint" json:"service"`
+	// What the ingress does with its requests; absent: nothing.
+	Settings *RouteSettings `cbor:"6,keyasint,omitempty" json:"settings,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -2358,6 +2503,9 @@ func (x *RouteSpec) ValidateFields(v *schema.Validator) {
 	if x.App != "" {
 		v.Ref("app", string(x.App))
 	}
+	if x.Settings != nil {
+		v.In("settings", x.Settings)
+	}
 }
 
 // RouteStatus: what is known of a route.
@@ -2380,11 +2528,12 @@ func (x *RouteStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of Route.
 const (
-	RouteAttrHost    = "spec.host"
-	RouteAttrPath    = "spec.path"
-	RouteAttrKey     = "spec.key"
-	RouteAttrApp     = "spec.app"
-	RouteAttrService = "spec.service"
+	RouteAttrHost     = "spec.host"
+	RouteAttrPath     = "spec.path"
+	RouteAttrKey      = "spec.key"
+	RouteAttrApp      = "spec.app"
+	RouteAttrService  = "spec.service"
+	RouteAttrSettings = "spec.settings"
 )
 
 // NewRoute returns a route with every default applied.
@@ -2453,6 +2602,7 @@ var RouteKind = &schema.Kind{
 		{Path: "spec.key", Number: 3, Type: "string", Doc: "host + path, so that each pair exists once.", Required: true, Unique: true},
 		{Path: "spec.app", Number: 4, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
 		{Path: "spec.service", Number: 5, Type: "string", Doc: "Service of the app.", Default: "web"},
+		{Path: "spec.settings", Number: 6, Type: "component route_settings", Doc: "What the ingress does with its requests; absent: nothing."},
 	},
 	Columns: []schema.Column{
 		{Title: "HOST", Value: func(obj schema.Object, _ time.Time) string {

@@ -162,6 +162,7 @@ type planService struct {
 	Name           string            `json:"name"`
 	Command        []string          `json:"command,omitempty"`
 	Port           *int64            `json:"port,omitempty"`
+	Protocol       string            `json:"protocol,omitempty"`
 	Replicas       *int64            `json:"replicas,omitempty"`
 	HealthPath     string            `json:"health_path,omitempty"`
 	HealthDeadline string            `json:"health_deadline,omitempty"`
@@ -202,7 +203,7 @@ func planServices(services []appconfig.Service) []planService {
 		}
 		list = append(list, planService{
 			Live: live,
-			Name: s.Name, Command: s.Command, Port: s.Port, Replicas: s.Replicas, HealthPath: s.HealthPath, HealthDeadline: text(s.HealthDeadline),
+			Name: s.Name, Command: s.Command, Port: s.Port, Protocol: s.Protocol, Replicas: s.Replicas, HealthPath: s.HealthPath, HealthDeadline: text(s.HealthDeadline),
 			CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, PIDs: s.PIDs, StopTimeout: text(s.StopTimeout), Env: s.Env, Volumes: volumes,
 		})
 	}

@@ -19,7 +19,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("route", "Route hosts and paths to apps", newList(e), newSet(e), newDelete(e))
+	return command.Group("route", "Route hosts and paths to apps", newList(e), newSet(e), newConfigure(e), newDelete(e))
 }
 
 type options struct {

@@ -182,6 +182,7 @@ func services(plan *stack.Plan) []app.Service {
 		var s app.Service
 		s.SetDefaults()
 		s.Name, s.Command, s.Port, s.HealthPath, s.Env = in.Name, in.Command, in.Port, in.HealthPath, in.Env
+		s.Protocol = app.ServiceProtocol(in.Protocol)
 		set(&s.Replicas, in.Replicas)
 		set(&s.HealthDeadline, in.HealthDeadline)
 		set(&s.CPUMillis, in.CPUMillis)

@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"runtime"
@@ -101,7 +102,8 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 		if svc.HealthPath != "" {
 			probe.Kind, probe.Path = sandbox.ProbeKindHTTP, svc.HealthPath
 		}
-		t.Ports, t.Probe, t.Live = []sandbox.Port{{Name: "http", Number: port}}, probe, liveness(svc, port)
+		name := cmp.Or(string(svc.Protocol), "http") // by which the ingress knows the protocol
+		t.Ports, t.Probe, t.Live = []sandbox.Port{{Name: name, Number: port}}, probe, liveness(svc, port)
 	}
 	return p
 }

@@ -1,8 +1,9 @@
 // Package routes has the operations on routes. A route maps a host and a path
 // prefix to a service of an app.
 //
-//	Set     creates or changes a route
-//	Delete  deletes one
+//	Set        creates or changes a route
+//	Configure  changes what the ingress does with its requests
+//	Delete     deletes one
 //
 // A host belongs to one project: the first that sets a route of it (Claims).
 package routes
@@ -17,6 +18,7 @@ import (
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // Service is the operations on the routes of one store. It is safe for
@@ -27,6 +29,7 @@ type Service struct {
 	// LocalDomains are those of the ingress: <app>.<domain> leads to the app
 	// without a route.
 	LocalDomains []string
+	Sealer       *schema.Sealer // seals the passwords of users; nil: a route has none
 }
 
 // hostName matches *, a name, and *. before a name for all names below it.

@@ -109,6 +109,7 @@ type Service struct {
 	Command        []string // empty: the image's
 	Port           *int64
 	Replicas       *int64
+	Protocol       string // of ServiceProtocol
 	HealthPath     string
 	HealthDeadline *time.Duration
 	CPUMillis      *int64

@@ -119,6 +119,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"path of the live check", "[services.web.checks.live]\npath = \"x\"\n", "must begin with /", ""},
 		{"timeout of the live check", "[services.web.checks.live]\ntimeout = \"1h\"\n", "must be between 1s and 30s", ""},
 		{"unknown check", "[services.web.checks]\nlife = false\n", `unknown key "services.web.checks.life"`, `did you mean "services.web.checks.live"?`},
+		{"protocol", "[services.web]\nprotocol = \"spdy\"\n", "is none of http, h2c", ""},
 		{"health path", "[services.web]\nhealth_path = \"healthz\"\n", "must begin with /", ""},
 		{"empty command", "[services.web]\ncommand = \" \"\n", "services.web.command is empty", ""},
 		{"command", "[services.web]\ncommand = 3\n", "must be a list of strings", ""},

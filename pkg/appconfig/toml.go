@@ -26,6 +26,9 @@ type parser struct {
 // Stacks are the choices of build.stack.
 var Stacks = []string{"dockerfile", "go", "python", "php", "ruby", "java", "rust", "deno", "node", "static"}
 
+// protocols are the choices of protocol of a service.
+var protocols = []string{"http", "h2c"}
+
 // overlaps are the choices of overlap of a task.
 var overlaps = []string{"skip", "allow", "replace"}
 
@@ -113,6 +116,7 @@ func (p *parser) service(s *Service) table {
 	return table{
 		"command":         p.command(&s.Command),
 		"port":            p.integer(&s.Port, 0, MaxPort),
+		"protocol":        p.oneOf(&s.Protocol, protocols),
 		"replicas":        p.integer(&s.Replicas, 0, MaxReplicas),
 		"health_path":     p.healthPath(&s.HealthPath),
 		"health_deadline": p.duration(&s.HealthDeadline, MinDeadline, MaxHealthDeadline),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,10 +56,11 @@ type backend struct {
 	inflight atomic.Int64
 	downTill atomic.Int64 // Unix nanoseconds
 
-	mu     sync.Mutex
-	open   map[*upConn]struct{} // all connections
-	idle   []*upConn            // unused connections, newest last
-	closed bool                 // the backend is replaced or removed: keep no idle connections
+	mu        sync.Mutex
+	open      map[*upConn]struct{} // all connections
+	idle      []*upConn            // unused connections, newest last
+	transport *http.Transport      // of a sandbox that speaks HTTP/2; nil: it was not used
+	closed    bool                 // the backend is replaced or removed: keep no idle connections
 }
 
 func (b *backend) down(now time.Time) bool {
@@ -170,6 +172,9 @@ func (b *backend) sweep(before time.Time, closed bool) {
 	for _, c := range old {
 		c.discard()
 	}
+	if closed {
+		b.closeH2()
+	}
 	now := time.Now()
 	for _, c := range open {
 		c.hear(now)
@@ -248,7 +253,8 @@ type registry struct {
 	apps     map[schema.ID]*appState
 	guests   map[schema.ID]*guestState
 	previews map[schema.ID]*previewState
-	changed  []*previewState // replaced since the last retain
+	changed  []*previewState     // replaced since the last retain
+	gates    map[schema.ID]*gate // of the routes with settings
 	// leaving holds replaced or removed sandboxes with requests in flight.
 	leaving map[*backend]struct{}
 }
@@ -256,7 +262,7 @@ type registry struct {
 func newRegistry(dial func(context.Context, string) (net.Conn, error), m *metrics) *registry {
 	return &registry{
 		dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{},
-		guests: map[schema.ID]*guestState{}, previews: map[schema.ID]*previewState{}, leaving: map[*backend]struct{}{},
+		guests: map[schema.ID]*guestState{}, previews: map[schema.ID]*previewState{}, gates: map[schema.ID]*gate{}, leaving: map[*backend]struct{}{},
 	}
 }
 
@@ -306,6 +312,7 @@ func (r *registry) retain(s *State) {
 		}
 	}
 	r.retainPreviews(s)
+	r.retainGates(s)
 	for id, a := range r.apps {
 		if !apps[id] {
 			delete(r.apps, id)
@@ -330,6 +337,20 @@ func (r *registry) sweep() {
 	}
 	for _, b := range leaving {
 		b.sweep(before, true)
+	}
+}
+
+// close closes the connections to sandboxes that carry no request.
+func (r *registry) close() {
+	r.mu.Lock()
+	all := slices.Collect(maps.Values(r.backends))
+	for _, g := range r.guests {
+		all = slices.AppendSeq(all, maps.Values(g.backends))
+	}
+	all = slices.AppendSeq(all, maps.Keys(r.leaving))
+	r.mu.Unlock()
+	for _, b := range all {
+		b.sweep(time.Now(), true)
 	}
 }
 

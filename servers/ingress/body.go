@@ -41,7 +41,7 @@ func startBody(x *exchange, c *upConn) *bodyCopy {
 		case <-time.After(continueWait):
 		}
 		bp := bufferPool.Get().(*[]byte)
-		b.err = copyBody(c.Conn, &x.out, x.in.cfg.MaxBodyBytes, *bp, func(more bool) { b.bound(x, c, more) })
+		b.err = copyBody(c.Conn, &x.out, x.maxBody, *bp, func(more bool) { b.bound(x, c, more) })
 		bufferPool.Put(bp)
 		b.mu.Lock()
 		if b.err == nil && !b.got {

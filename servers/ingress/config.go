@@ -31,7 +31,11 @@ type Config struct {
 	// CertificateFile.
 	Certificates    func(ctx context.Context) ([]Certificate, error)
 	CertificateFile string // where the last certificates are kept; empty: nowhere
-	NoRedirect      bool   // hosts with a certificate answer by HTTP too
+	// Passwords returns the users of routes. Nil: only those in PasswordFile.
+	Passwords    func(ctx context.Context) ([]Password, error)
+	PasswordFile string // where the last passwords are kept; empty: nowhere
+
+	NoRedirect bool // hosts with a certificate answer by HTTP too
 
 	Reader entity.Reader // the store; nil: only the table on disk
 	// Wake resumes the sandbox of a preview, if it is paused, and returns without
@@ -66,6 +70,9 @@ type Config struct {
 	// believed and extended. The ingress replaces these headers of all other
 	// peers.
 	TrustedProxies []netip.Prefix
+	// ProxyProtocol has the connections of TrustedProxies begin with a PROXY header
+	// (version 1 or 2), which names their client. It needs TrustedProxies.
+	ProxyProtocol bool
 
 	Logger     *slog.Logger
 	AccessLog  io.Writer             // one line of JSON per request; nil: none. A write may take its time: requests do not wait for it
@@ -90,6 +97,10 @@ func (c Config) withDefaults() (Config, error) {
 		local = append(local, "."+d)
 	}
 	c.LocalDomains = local
+	if c.ProxyProtocol && len(c.TrustedProxies) == 0 {
+		return c, errs.New(errs.InvalidArgument, "ingress.proxy_protocol is set, but ingress.trusted_proxies names no proxy").
+			WithHint("set ingress.trusted_proxies to the networks of the proxies that send the header")
+	}
 	setDuration(&c.HoldTimeout, 30*time.Second)
 	setDuration(&c.DrainTimeout, 30*time.Second)
 	setDuration(&c.ReadHeaderTimeout, 10*time.Second)

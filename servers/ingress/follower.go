@@ -66,6 +66,7 @@ func newFollower(in *Ingress) *follower {
 	watch(f, f.sandboxes, f.guestOf)
 	watch(f, f.apps, appOf)
 	watch(f, f.routes, routeOf)
+	f.routes.Handle(in.passwords.changed)
 	informer.Of[certificate.Certificate](f.informers).Handle(func(informer.Change[*certificate.Certificate]) { in.keys.refresh() })
 	informer.Of[certificate.CertificateOrder](f.informers).Handle(in.challenges.changed)
 	watch(f, f.sandboxes, sandboxOf)
@@ -187,11 +188,11 @@ func parts[P, T any](list []P, of func(P) (T, bool)) []T {
 // whether the table needs the entity.
 
 func appOf(a *app.App) (App, bool) {
-	return App{ID: a.ID, Name: a.Name, Active: schema.ID(a.Status.ActiveVersion), Deploying: a.Status.ActiveDeployment != "", Created: a.CreateRevision}, true
+	return App{ID: a.ID, Name: a.Name, Active: schema.ID(a.Status.ActiveVersion), Deploying: a.Status.ActiveDeployment != "", Away: away(a), Created: a.CreateRevision}, true
 }
 
 func routeOf(r *app.Route) (Route, bool) {
-	return Route{ID: r.ID, Host: r.Spec.Host, Path: r.Spec.Path, App: schema.ID(r.Spec.App), Service: r.Spec.Service,
+	return Route{ID: r.ID, Host: r.Spec.Host, Path: r.Spec.Path, App: schema.ID(r.Spec.App), Service: r.Spec.Service, Settings: settingsOf(r),
 		Project: r.Project, Created: r.CreateRevision}, true
 }
 
@@ -202,7 +203,7 @@ func sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 		return Sandbox{}, false
 	}
 	return Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service,
-		Address: net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10))}, true
+		Address: net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10)), H2C: speaksH2C(sb.Spec.Template.Ports, port)}, true
 }
 
 func previewOf(p *sandbox.Preview) (Preview, bool) {

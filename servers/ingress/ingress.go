@@ -23,6 +23,7 @@ type Ingress struct {
 	follower   *follower
 	tunnels    tunnels
 	keys       *keyring
+	passwords  *passwords
 	challenges challenges
 	access     *accessLog // nil: none
 	started    time.Time
@@ -49,6 +50,7 @@ func New(cfg Config) (*Ingress, error) {
 	}, in.metrics)
 	in.table.Store(newTable(&State{}, in.registry))
 	in.keys = newKeyring(in)
+	in.passwords = newPasswords(in)
 	in.follower = newFollower(in)
 	if cfg.AccessLog != nil {
 		in.access = newAccessLog(cfg.AccessLog, cfg.LogQuery, cfg.Logger)
@@ -99,6 +101,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	listeners, admin := in.listeners, in.admin
 	in.follower.load()
 	in.keys.load()
+	in.passwords.load()
 	srv := &http.Server{
 		Handler: in, ReadHeaderTimeout: in.cfg.ReadHeaderTimeout, IdleTimeout: in.cfg.IdleTimeout,
 		TLSConfig: in.keys.tlsConfig(), MaxHeaderBytes: in.cfg.MaxHeaderBytes, ConnState: in.count, ErrorLog: slog.NewLogLogger(in.cfg.Logger.Handler(), slog.LevelDebug),
@@ -121,6 +124,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	background.Go(func() error { return in.follower.run(work) })
 	background.Go(func() error { in.sweep(work); return nil })
 	background.Go(func() error { in.keys.run(work); return nil })
+	background.Go(func() error { in.passwords.run(work); return nil })
 	if in.access != nil {
 		background.Go(func() error { in.access.run(work); return nil })
 	}
@@ -129,10 +133,10 @@ func (in *Ingress) Run(ctx context.Context) error {
 	}
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range listeners {
-		serving.Go(func() error { return ignoreClosed(srv.Serve(l)) })
+		serving.Go(func() error { return ignoreClosed(srv.Serve(in.proxied(l))) })
 	}
 	for _, l := range in.secure {
-		serving.Go(func() error { return ignoreClosed(srv.ServeTLS(l, "", "")) })
+		serving.Go(func() error { return ignoreClosed(srv.ServeTLS(in.proxied(l), "", "")) })
 	}
 	<-failed.Done() // ctx has ended, or a listener failed
 
@@ -146,6 +150,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	}
 	in.tunnels.drain(drain)
 	err := serving.Wait()
+	in.registry.close()
 	stopWork()
 	adminSrv.Close()
 	if admin != nil {

@@ -19,6 +19,8 @@ type page struct {
 	RequestID  string `json:"request_id,omitempty"`
 	retryAfter int    // seconds
 	challenge  bool   // ask for a token
+	asks       bool   // ask for a user and a password
+	own        string // the route's HTML for people
 	closes     bool   // end the connection, on which the request goes on
 }
 
@@ -48,6 +50,9 @@ func (p *page) write(w http.ResponseWriter, r *http.Request) {
 	if p.challenge {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
+	if p.asks {
+		h.Set("WWW-Authenticate", `Basic realm="restricted", charset="UTF-8"`)
+	}
 	accept := strings.Join(r.Header["Accept"], ",")
 	var body strings.Builder
 	switch {
@@ -56,7 +61,11 @@ func (p *page) write(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(&body).Encode(p)
 	case strings.Contains(accept, "text/html"):
 		h.Set("Content-Type", "text/html; charset=utf-8")
-		_ = pageHTML.Execute(&body, p)
+		if p.own != "" {
+			body.WriteString(p.own)
+		} else {
+			_ = pageHTML.Execute(&body, p)
+		}
 	default:
 		h.Set("Content-Type", "text/plain; charset=utf-8")
 		body.WriteString(p.Title + "\n\n" + p.Detail + "\n")

@@ -68,6 +68,10 @@ type exchange struct {
 	small   []byte // start of the body, read ahead
 	haveAll bool   // small is the whole body
 
+	gate         *gate // of the route whose settings hold; nil: none
+	maxBody      int64
+	answerWithin time.Duration
+
 	begun   time.Time     // when a sandbox was first tried; zero: none was
 	first   time.Time     // when the answer began
 	version schema.ID     // of the sandbox that was tried last
@@ -89,6 +93,9 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 	ctx := x.r.Context()
 	if x.sandbox = b.ID; x.begun.IsZero() {
 		x.begun = time.Now()
+	}
+	if b.H2C {
+		return x.attemptH2(b)
 	}
 	c, err := b.get(ctx, fresh)
 	if err != nil {
@@ -163,7 +170,7 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 		clear(h)
 	}
 	body.answered()
-	if x.in.cfg.ResponseHeaderTimeout > 0 {
+	if x.answerWithin > 0 {
 		_ = nc.SetReadDeadline(time.Time{})
 	}
 	if re.status == http.StatusSwitchingProtocols {
@@ -208,7 +215,7 @@ func (x *exchange) readSmall() error {
 // expectAnswer limits the time until the answer begins. It is called when the
 // whole request has been sent.
 func (x *exchange) expectAnswer(c net.Conn) {
-	if t := x.in.cfg.ResponseHeaderTimeout; t > 0 {
+	if t := x.answerWithin; t > 0 {
 		_ = c.SetReadDeadline(time.Now().Add(t))
 	}
 }
@@ -245,29 +252,14 @@ func (x *exchange) noAnswer(c *upConn, body *bodyCopy, readErr, writeErr error) 
 
 // relay copies the answer to the client.
 func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
+	x.head(re)
 	h := x.w.Header()
-	if _, ok := h["X-Request-Id"]; !ok {
-		h["X-Request-Id"] = []string{x.out.requestID}
-	}
-	if _, ok := h["Content-Type"]; !ok {
-		h["Content-Type"] = nil // keep net/http from guessing a content type
-	}
-	for _, t := range re.trailers {
-		h.Add("Trailer", t)
-	}
-	x.started, x.status, x.first = true, re.status, time.Now()
-	x.limit = max(x.in.cfg.BodyTimeout, 0)
-	if mayBeSilent(h.Get("Content-Type")) {
-		x.limit = 0
-	}
-	x.w.WriteHeader(re.status)
 	var err error
-	switch {
-	case re.body == nil:
-	case re.length > 0:
-		err = x.relayLength(c, re.length, bp)
-	default:
-		err = x.relayStream(c, re, bp)
+	if x.gate != nil {
+		own := *re // what send needs is on the heap, for routes with settings only
+		err = x.gate.relay(x, c.of, &own, func() error { return x.relayBody(c, &own, bp) })
+	} else {
+		err = x.relayBody(c, re, bp)
 	}
 	if err == nil && re.chunked && re.body != nil {
 		first := true
@@ -299,6 +291,37 @@ func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 		_ = http.NewResponseController(x.w).SetWriteDeadline(time.Time{})
 	}
 	return nil
+}
+
+// head completes the head of the answer.
+func (x *exchange) head(re *response) {
+	h := x.w.Header()
+	if _, ok := h["X-Request-Id"]; !ok {
+		h["X-Request-Id"] = []string{x.out.requestID}
+	}
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // keep net/http from guessing a content type
+	}
+	for _, t := range re.trailers {
+		h.Add("Trailer", t)
+	}
+	x.started, x.status, x.first = true, re.status, time.Now()
+	x.limit = max(x.in.cfg.BodyTimeout, 0)
+	if mayBeSilent(h.Get("Content-Type")) {
+		x.limit = 0
+	}
+}
+
+// relayBody sends the head and the body of the answer.
+func (x *exchange) relayBody(c *upConn, re *response, bp *[]byte) error {
+	x.w.WriteHeader(re.status)
+	switch {
+	case re.body == nil:
+		return nil
+	case re.length > 0:
+		return x.relayLength(c, re.length, bp)
+	}
+	return x.relayStream(c, re, bp)
 }
 
 // mayBeSilent reports whether an answer of this type is a stream in which pauses

@@ -47,6 +47,7 @@ type outgoing struct {
 	r         *http.Request
 	requestID string
 	upgrade   string // protocol that the client asks for
+	signedIn  bool   // the Authorization header was for the ingress
 	expect    bool   // the client waits for 100 Continue
 	length    int64  // length of the body in bytes; -1: chunked
 }
@@ -116,7 +117,7 @@ func (o *outgoing) appendHead(b []byte, trusted bool) []byte {
 		}
 	}
 	for name, values := range r.Header {
-		if hop(name) || name == "X-Request-Id" || name == "Content-Length" || claimed(name) || name == "Expect" && !o.expect {
+		if hop(name) || name == "X-Request-Id" || name == "Content-Length" || claimed(name) || name == "Expect" && !o.expect || name == "Authorization" && o.signedIn {
 			continue
 		}
 		if named != nil && contains(named, name) {

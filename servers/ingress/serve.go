@@ -21,7 +21,8 @@ var errClientGone = errors.New("the client went away")
 // ServeHTTP routes one request to a sandbox.
 func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
-	x := &exchange{in: in, w: w, r: r, out: prepare(r), trusted: isTrusted(in.cfg.TrustedProxies, r.RemoteAddr)}
+	x := &exchange{in: in, w: w, r: r, out: prepare(r), trusted: isTrusted(in.cfg.TrustedProxies, r.RemoteAddr),
+		maxBody: in.cfg.MaxBodyBytes, answerWithin: in.cfg.ResponseHeaderTimeout}
 	app := in.metrics.unknown
 	defer func() {
 		took := time.Since(begin)
@@ -40,7 +41,7 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if x.answerChallenge() || x.checkSecure() {
 		return
 	}
-	if limit := in.cfg.MaxBodyBytes; limit > 0 && x.out.length > limit {
+	if limit := x.maxBody; limit > 0 && x.out.length > limit {
 		x.fail(tooLarge(limit))
 		return
 	}
@@ -60,7 +61,7 @@ func (x *exchange) fail(p *page) {
 	if x.started {
 		return
 	}
-	p.RequestID = x.out.requestID
+	p.RequestID, p.own = x.out.requestID, x.gate.page(p)
 	x.started, x.status, x.first = true, p.Status, time.Now()
 	p.write(x.w, x.r)
 }
@@ -68,7 +69,7 @@ func (x *exchange) fail(p *page) {
 // route finds a sandbox and relays the request. If no answer has begun, it
 // returns the page to send.
 func (x *exchange) route(app **appState) *page {
-	in, host := x.in, normalHost(x.r.Host)
+	in, host, path := x.in, normalHost(x.r.Host), cleanPath(x.r.URL.Path)
 	var (
 		hold  holdState
 		tried []*backend
@@ -77,12 +78,20 @@ func (x *exchange) route(app **appState) *page {
 	defer hold.end()
 	for {
 		t := in.table.Load()
-		tg := t.match(host, x.r.URL.Path, in.cfg.LocalDomains)
+		tg := t.match(host, path, in.cfg.LocalDomains)
 		if tg == nil {
 			return unknownHost(host)
 		}
 		*app = tg.app
-		b := tg.pick(tried)
+		if tg.gate != nil && tg.gate != x.gate {
+			if p := x.enter(tg.gate); p != nil {
+				return p
+			}
+		}
+		if tg.away != "" {
+			return maintenance(tg.app.name, tg.away)
+		}
+		b := x.pick(tg, tried)
 		if b == nil {
 			if tg.version == "" && !tg.deploying {
 				return notDeployed(tg.app.name)
@@ -150,7 +159,7 @@ func (x *exchange) judge(tg *target, err error) (again bool, _ *page) {
 		tg.app.stale.Inc()
 		return true, nil
 	case errors.Is(err, errBodyTooLarge):
-		return false, tooLarge(x.in.cfg.MaxBodyBytes)
+		return false, tooLarge(x.maxBody)
 	}
 	tg.app.answer.Inc()
 	log.Warn("sandbox did not answer properly", "app", tg.app.name, "version", tg.version, "error", err, "begun", x.started, "request_id", x.out.requestID)

@@ -33,6 +33,7 @@ type App struct {
 	Name      string          `json:"name"`
 	Active    schema.ID       `json:"active,omitempty"`    // the active version
 	Deploying bool            `json:"deploying,omitempty"` // a deployment is under way
+	Away      string          `json:"away,omitempty"`      // what visitors read while it is under maintenance; empty: it is not
 	Created   schema.Revision `json:"created,omitempty"`   // the oldest app with a name has the local host name
 }
 
@@ -43,6 +44,9 @@ type Route struct {
 	Path    string    `json:"path"`
 	App     schema.ID `json:"app"`
 	Service string    `json:"service"`
+	// Settings is the JSON of app.RouteSettings; empty: none. A string, for a Route
+	// is comparable.
+	Settings string `json:"settings,omitempty"`
 
 	Project schema.ID       `json:"project,omitempty"`
 	Created schema.Revision `json:"created,omitempty"` // the project with the oldest route of a host has the host
@@ -54,7 +58,8 @@ type Sandbox struct {
 	App     schema.ID `json:"app"`
 	Version schema.ID `json:"version"`
 	Service string    `json:"service"`
-	Address string    `json:"address"` // host:port
+	Address string    `json:"address"`       // host:port
+	H2C     bool      `json:"h2c,omitempty"` // it speaks HTTP/2 without TLS
 }
 
 // Preview is a port of a sandbox that is served.

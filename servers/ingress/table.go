@@ -38,6 +38,8 @@ type target struct {
 	service   string
 	version   schema.ID
 	deploying bool
+	away      string // what the page of its maintenance says; empty: it has none
+	gate      *gate  // of the route; nil: it has no settings
 	backends  []*backend
 }
 
@@ -80,7 +82,7 @@ func newTable(s *State, reg *registry) *table {
 		key := serviceKey{aid, service}
 		tg := targets[key]
 		if tg == nil {
-			tg = &target{app: reg.app(a), service: service, version: a.Active, deploying: a.Deploying, backends: ready[key]}
+			tg = &target{app: reg.app(a), service: service, version: a.Active, deploying: a.Deploying, away: a.Away, backends: ready[key]}
 			targets[key] = tg
 		}
 		return tg
@@ -101,6 +103,7 @@ func newTable(s *State, reg *registry) *table {
 		if tg == nil {
 			continue // the app was deleted or is not listed yet
 		}
+		tg = tg.through(reg.gate(r))
 		rl := rule{path: strings.TrimSuffix(r.Path, "/"), target: tg}
 		host := strings.ToLower(r.Host)
 		switch {

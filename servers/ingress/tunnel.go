@@ -69,7 +69,7 @@ const halfOpenLife = time.Hour
 // directions.
 func pipe(dst, src net.Conn) int64 {
 	n, err := io.Copy(dst, src)
-	if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {
+	if half, ok := halfOf(dst); ok && err == nil && half.CloseWrite() == nil {
 		_ = dst.SetReadDeadline(time.Now().Add(halfOpenLife))
 		return n
 	}

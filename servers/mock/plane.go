@@ -103,7 +103,7 @@ func image(_ context.Context, name string) (string, error) { return name, nil }
 func (p *plane) services() rpcserver.Deps {
 	d := &disks.Service{Store: p.quotas, Informers: p.informers}
 	a := &apps.Service{Store: p.store, Informers: p.informers, Sealer: p.sealer, Logger: p.logger}
-	rt := &routes.Service{Store: p.store, Apps: a}
+	rt := &routes.Service{Store: p.store, Apps: a, Sealer: p.sealer}
 	sec := &secrets.Service{Store: p.store, Sealer: p.sealer}
 	driver := p.machine.Driver()
 	return rpcserver.Deps{

@@ -42,6 +42,15 @@ func (h *appHandler) Scale(ctx context.Context, req *app.ScaleRequest) (*app.Sca
 	return &app.ScaleResponse{App: rec, Deferred: deferred}, err
 }
 
+func (h *appHandler) Maintain(ctx context.Context, req *app.MaintainRequest) (*app.AppResponse, error) {
+	a, err := h.apps.Maintain(ctx, req.Project, req.App, req.On, req.Message)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(a)
+	return &app.AppResponse{App: rec}, err
+}
+
 func (h *appHandler) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.DeploymentResponse, error) {
 	return deploymentResponse(h.apps.Rollback(ctx, req.Project, req.App, req.To, deployRequest(ctx, req.Message)))
 }

@@ -175,7 +175,7 @@ func newEnv(t *testing.T) *env {
 		Image: image, Logger: log,
 	})
 	rpcserver.Register(srv, rpcserver.Deps{
-		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota, Policies: policy,
+		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc, Sealer: sealer}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota, Policies: policy,
 	})
 	store.RegisterEntities(srv, remote.NewServer(e.store, api.Kinds()))
 	e.rpc = srv

@@ -2,9 +2,12 @@ package rpcserver
 
 import (
 	"context"
+	"slices"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/domain/routes"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 )
 
 // routeHandler serves app.Routes.
@@ -17,6 +20,32 @@ func (h *routeHandler) Set(ctx context.Context, req *app.SetRouteRequest) (*app.
 	}
 	rec, err := record(r)
 	return &app.RouteResponse{Route: rec}, err
+}
+
+func (h *routeHandler) Configure(ctx context.Context, req *app.ConfigureRouteRequest) (*app.RouteResponse, error) {
+	c := routes.ConfigureRequest{Project: req.Project, Host: req.Host, Path: req.Path, Passwords: req.Passwords, RemoveUsers: req.RemoveUsers, Reset: req.Reset}
+	if req.Settings != nil {
+		c.Settings = *req.Settings
+	}
+	r, err := h.routes.Configure(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(r)
+	return &app.RouteResponse{Route: rec}, err
+}
+
+// Passwords answers the process of the ingress alone. Other callers are refused,
+// administrators too.
+func (h *routeHandler) Passwords(ctx context.Context, req *app.RoutePasswordsRequest) (*app.RoutePasswordsResponse, error) {
+	if id := rpc.IdentityFrom(ctx); id.How != "socket" || !slices.Equal(id.Roles, []string{ingressRole}) {
+		return nil, errs.New(errs.FailedPrecondition, "the users of routes are given to the ingress process only")
+	}
+	list, last, err := h.routes.Passwords(ctx, req.After)
+	if err != nil {
+		return nil, err
+	}
+	return &app.RoutePasswordsResponse{Passwords: list, Last: last}, nil
 }
 
 func (h *routeHandler) Delete(ctx context.Context, req *app.DeleteRouteRequest) error {

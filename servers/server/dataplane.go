@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -113,6 +114,9 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 	srv, err := ingress.New(ingress.Config{
 		Addrs: []string{cfg.Ingress.HTTPAddress}, HTTPSAddrs: secure, NoRedirect: !cfg.Ingress.HTTPSRedirect,
 		Certificates: func(ctx context.Context) ([]ingress.Certificate, error) { return servedCertificates(ctx, keys) }, CertificateFile: filepath.Join(dir, "certificates"),
+		Passwords: func(ctx context.Context) ([]ingress.Password, error) {
+			return routePasswords(ctx, app.NewRoutesClient(client))
+		}, PasswordFile: filepath.Join(dir, "passwords"),
 		LocalDomains: localDomains(cfg),
 		Wake: func(ctx context.Context, pid schema.ID) error {
 			return previews.Wake(ctx, &sandbox.PreviewRequest{Preview: id.Preview(pid)})
@@ -124,7 +128,7 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 		},
 		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: in.Socket("ingress.sock"),
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
-		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
+		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
 		Registerer: metrics, Gatherer: metrics,
 	})
 	if err != nil {
@@ -154,6 +158,25 @@ func servedCertificates(ctx context.Context, c certificate.CertificatesClient) (
 			req.After = s.ID
 		}
 		if !page.More {
+			return list, nil
+		}
+	}
+}
+
+// routePasswords asks for the users of routes.
+func routePasswords(ctx context.Context, c app.RoutesClient) ([]ingress.Password, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var list []ingress.Password
+	for req := (&app.RoutePasswordsRequest{}); ; {
+		page, err := c.Passwords(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range page.Passwords {
+			list = append(list, ingress.Password{Route: schema.ID(p.Route), User: p.User, Hash: p.Hash})
+		}
+		if req.After = page.Last; page.Last == "" {
 			return list, nil
 		}
 	}

@@ -163,7 +163,7 @@ var answers = map[string]answer{
 	"certificate.Certificates/Renew": byApp(func(p, a string) *certificate.RenewRequest {
 		return &certificate.RenewRequest{Project: p, Host: a}
 	}),
-	"certificate.Certificates/Served": forCluster,
+	"certificate.Certificates/Served": forCluster, "app.Routes/Passwords": forCluster,
 
 	"core.Users/Create": forCluster,
 	"core.Users/Set":    forCluster,

@@ -1,0 +1,200 @@
+package ingress
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// gate is what a route asks of its requests. It outlives tables, with the counts
+// of its clients, until the settings of the route change. Routes without settings
+// have none.
+type gate struct {
+	route   schema.ID
+	text    string // the settings as the table has them
+	path    string // of the route
+	broken  bool   // the settings cannot be read: nobody is let in
+	allow   []netip.Prefix
+	limiter *limiter // nil: no limit
+	users   bool     // the client must be a user
+	own     app.RouteSettings
+}
+
+// gate returns the gate of a route, nil if it has no settings.
+func (r *registry) gate(o Route) *gate {
+	if o.Settings == "" {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.gates[o.ID]
+	if g == nil || g.text != o.Settings || g.path != o.Path {
+		g = newGate(o)
+		r.gates[o.ID] = g
+	}
+	return g
+}
+
+func newGate(o Route) *gate {
+	g := &gate{route: o.ID, text: o.Settings, path: o.Path}
+	if err := json.Unmarshal([]byte(o.Settings), &g.own); err != nil {
+		g.broken = true // a newer server's; to let requests through would open what it closes
+		return g
+	}
+	for _, s := range g.own.Allow {
+		p, err := app.ParseNetwork(s)
+		if err != nil {
+			g.broken = true
+			return g
+		}
+		g.allow = append(g.allow, p)
+	}
+	if r := g.own.Rate; r != nil {
+		burst := *r
+		if g.own.Burst != nil {
+			burst = *g.own.Burst
+		}
+		g.limiter = newLimiter(*r, burst)
+	}
+	g.users = len(g.own.Users) > 0
+	return g
+}
+
+// retainGates drops the gates of routes that s lacks. r.mu is held.
+func (r *registry) retainGates(s *State) {
+	if len(r.gates) == 0 {
+		return
+	}
+	with := map[schema.ID]bool{}
+	for _, o := range s.Routes {
+		with[o.ID] = o.Settings != ""
+	}
+	for id := range r.gates {
+		if !with[id] {
+			delete(r.gates, id)
+		}
+	}
+}
+
+// through returns the target as a route with settings reaches it.
+func (t *target) through(g *gate) *target {
+	if t == nil || g == nil {
+		return t
+	}
+	own := *t
+	own.gate = g
+	return &own
+}
+
+// enter holds the request to the settings of its route. It returns the page for one
+// that is not let in.
+func (x *exchange) enter(g *gate) *page {
+	x.gate = g
+	if g.broken {
+		return notReadable()
+	}
+	if g.allow != nil || g.limiter != nil {
+		ip, err := netip.ParseAddr(x.client())
+		switch ip = ip.Unmap().WithZone(""); {
+		case g.allow != nil && (err != nil || !inNetworks(g.allow, ip)):
+			return notAllowed()
+		case g.limiter != nil && !g.limiter.allow(ip):
+			return tooMany()
+		}
+	}
+	if g.users {
+		if p := x.in.passwords.check(x, g); p != nil {
+			return p
+		}
+	}
+	if t := g.own.Timeout; t != nil {
+		x.answerWithin = *t
+	}
+	x.maxBody = x.in.cfg.MaxBodyBytes
+	if n := g.own.MaxBodyBytes; n != nil && (x.maxBody <= 0 || *n < x.maxBody) {
+		if x.maxBody = *n; x.out.length > *n {
+			return tooLarge(*n)
+		}
+	}
+	return nil
+}
+
+// page returns the route's HTML for a page, empty if it has none.
+func (g *gate) page(p *page) string {
+	if g == nil || p.Status < 400 {
+		return ""
+	}
+	if own, ok := g.own.ErrorPages[strconv.Itoa(p.Status)]; ok {
+		return own
+	}
+	return g.own.ErrorPages["default"]
+}
+
+// cleanPath returns the path by which a route is chosen: an app may take /x/../y
+// for /y, so that a gate of /y must see it.
+func cleanPath(p string) string {
+	if !strings.Contains(p, "//") && !strings.Contains(p, "/.") {
+		return p
+	}
+	return path.Clean("/" + p)
+}
+
+// settingsOf returns the settings of a route as the table has them.
+func settingsOf(r *app.Route) string {
+	if r.Spec.Settings == nil {
+		return ""
+	}
+	b, err := json.Marshal(r.Spec.Settings)
+	if err != nil {
+		return "unreadable"
+	}
+	return string(b)
+}
+
+// away returns what visitors read while an app is under maintenance, empty if it is
+// not.
+func away(a *app.App) string {
+	m := a.Spec.Maintenance
+	if m == nil {
+		return ""
+	}
+	if m.Message == "" {
+		return "It is back soon."
+	}
+	return m.Message
+}
+
+// speaksH2C reports whether the service at a port speaks HTTP/2.
+func speaksH2C(ports []sandbox.Port, number int64) bool {
+	return slices.ContainsFunc(ports, func(p sandbox.Port) bool {
+		return p.Number == number && p.Name == string(app.ServiceProtocolH2c)
+	})
+}
+
+func maintenance(app, message string) *page {
+	return &page{Status: http.StatusServiceUnavailable, Code: "maintenance", Title: "Under maintenance", Detail: message,
+		Hint: "If the app is yours: `r app maintenance off --app " + app + "` ends it.", retryAfter: 60}
+}
+
+func notReadable() *page {
+	return &page{Status: http.StatusServiceUnavailable, Code: "route_settings", Title: "This address is not served",
+		Detail: "The settings of its route cannot be read by this version of the ingress.", Hint: "If it is yours: upgrade the ingress, or set the route again."}
+}
+
+func notAllowed() *page {
+	return &page{Status: http.StatusForbidden, Code: "not_allowed", Title: "Your address is not let in",
+		Detail: "This address answers to certain networks only."}
+}
+
+func tooMany() *page {
+	return &page{Status: http.StatusTooManyRequests, Code: "too_many_requests", Title: "Too many requests",
+		Detail: "Your address makes more requests than this one answers.", Hint: "Try again in a moment.", retryAfter: 1}
+}
