@@ -21,7 +21,7 @@ var descriptions = map[string]string{
 	"services":                        "Processes of the app that run all the time, by name. The service web gets the requests to the app's hosts.",
 	"services.*.command":              "Command of the process; default: that of the image. A string is for the shell, a list is not.",
 	"services.*.port":                 "Port on which the service serves HTTP, also given as PORT; 0: none. The service web has 8080 if absent.",
-	"services.*.protocol":                    "What the service serves on its port: http, or h2c for HTTP/2 without TLS, such as gRPC.",
+	"services.*.protocol":             "What the service serves on its port: http, or h2c for HTTP/2 without TLS, such as gRPC.",
 	"services.*.replicas":             "Number of sandboxes, until `r app scale` says another.",
 	"services.*.health_path":          "Path that must answer with a status below 400 before a sandbox gets requests; default: the port is open.",
 	"services.*.health_deadline":      "Time until a new sandbox must be ready, such as 30s.",
