@@ -56,6 +56,7 @@ func Parse(file, text string) (*Config, error) {
 		"name":    p.appName(&c.Name),
 		"env":     p.env(&c.Env),
 		"release": p.command(&c.Release),
+		"network": p.network(&c.Network),
 		"build": p.table(table{
 			"stack":      p.oneOf(&c.Build.Stack, stacks),
 			"dockerfile": p.path(&c.Build.Dockerfile),
