@@ -587,6 +587,48 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// Network: What the sandboxes of an app reach, and which apps reach them.
+type Network struct {
+	// What they reach outside their project: all, list or none.
+	Egress string `cbor:"1,keyasint,omitempty" json:"egress,omitempty"`
+	// With list: networks, addresses, domains and *.DOMAIN that they reach.
+	Allow []string `cbor:"2,keyasint,omitempty" json:"allow,omitempty"`
+	// Those that they do not reach, for all and list.
+	Deny []string `cbor:"3,keyasint,omitempty" json:"deny,omitempty"`
+	// Only the apps in allow_from connect to them; absent: all of the project do. (default
+	// false)
+	Restricted bool `cbor:"4,keyasint" json:"restricted"`
+	// Names of those apps.
+	AllowFrom []string `cbor:"5,keyasint,omitempty" json:"allow_from,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Network) SetDefaults() {
+	x.Restricted = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Network) UnmarshalCBOR(b []byte) error {
+	type plain Network
+	*x = Network{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Network) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Network) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Network) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Network) ValidateFields(v *schema.Validator) {
+}
+
 // Task: A command of an app that runs to its end, at times or on request.
 type Task struct {
 	// Name.
@@ -1098,6 +1140,9 @@ type AppVersionSpec struct {
 	Release []string `cbor:"11,keyasint,omitempty" json:"release,omitempty"`
 	// Environment from the source's app.toml. The app's own comes after it.
 	SourceEnv map[string]string `cbor:"6,keyasint,omitempty" json:"source_env,omitempty"`
+	// What its sandboxes reach, and which apps reach them; absent: all, and all of the
+	// project.
+	Network *Network `cbor:"13,keyasint,omitempty" json:"network,omitempty"`
 	// The app's environment when it was made; a rollback brings it back.
 	Env map[string]string `cbor:"7,keyasint,omitempty" json:"env,omitempty"`
 	// Secret environment when it was made.
@@ -1138,6 +1183,9 @@ func (x *AppVersionSpec) ValidateFields(v *schema.Validator) {
 	}
 	for k := range x.SourceEnv {
 		v.MapKey("source_env", k)
+	}
+	if x.Network != nil {
+		v.In("network", x.Network)
 	}
 	for k := range x.Env {
 		v.MapKey("env", k)
@@ -1187,6 +1235,7 @@ const (
 	AppVersionAttrTasks      = "spec.tasks"
 	AppVersionAttrRelease    = "spec.release"
 	AppVersionAttrSourceEnv  = "spec.source_env"
+	AppVersionAttrNetwork    = "spec.network"
 	AppVersionAttrEnv        = "spec.env"
 	AppVersionAttrSecrets    = "spec.secrets"
 	AppVersionAttrGit        = "spec.git"
@@ -1263,6 +1312,7 @@ var AppVersionKind = &schema.Kind{
 		{Path: "spec.tasks", Number: 12, Type: "list of component task", Doc: "Its tasks."},
 		{Path: "spec.release", Number: 11, Type: "list of string", Doc: "Command that runs once, in a sandbox of its own, before the version gets traffic; empty: none."},
 		{Path: "spec.source_env", Number: 6, Type: "map of string", Doc: "Environment from the source's app.toml. The app's own comes after it."},
+		{Path: "spec.network", Number: 13, Type: "component network", Doc: "What its sandboxes reach, and which apps reach them; absent: all, and all of the project."},
 		{Path: "spec.env", Number: 7, Type: "map of string", Doc: "The app's environment when it was made; a rollback brings it back."},
 		{Path: "spec.secrets", Number: 8, Type: "map of secret", Doc: "Secret environment when it was made."},
 		{Path: "spec.git", Number: 9, Type: "component git_info", Doc: "Source."},
@@ -1379,6 +1429,8 @@ type BuildStatus struct {
 	Tasks []Task `cbor:"15,keyasint,omitempty" json:"tasks,omitempty"`
 	// Environment found in the source's app.toml.
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
+	// Network found in the source's app.toml.
+	Network *Network `cbor:"16,keyasint,omitempty" json:"network,omitempty"`
 	// Class of its failure.
 	Reason FailureReason `cbor:"12,keyasint,omitempty" json:"reason,omitempty"`
 	// Reason of its failure.
@@ -1428,6 +1480,9 @@ func (x *BuildStatus) ValidateFields(v *schema.Validator) {
 	for k := range x.Env {
 		v.MapKey("env", k)
 	}
+	if x.Network != nil {
+		v.In("network", x.Network)
+	}
 	if x.Reason != "" {
 		schema.CheckEnum(v, "reason", x.Reason)
 	}
@@ -1454,6 +1509,7 @@ const (
 	BuildAttrServices        = "status.services"
 	BuildAttrTasks           = "status.tasks"
 	BuildAttrEnv             = "status.env"
+	BuildAttrNetwork         = "status.network"
 	BuildAttrReason          = "status.reason"
 	BuildAttrMessage         = "status.message"
 	BuildAttrHint            = "status.hint"
@@ -1542,6 +1598,7 @@ var BuildKind = &schema.Kind{
 		{Path: "status.services", Number: 5, Type: "list of component service", Doc: "Services found in the source (app.toml, Procfile, detection)."},
 		{Path: "status.tasks", Number: 15, Type: "list of component task", Doc: "Tasks found in the source's app.toml."},
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},
+		{Path: "status.network", Number: 16, Type: "component network", Doc: "Network found in the source's app.toml."},
 		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "policy", "lease", "internal"}},
 		{Path: "status.message", Number: 7, Type: "string", Doc: "Reason of its failure."},
 		{Path: "status.hint", Number: 8, Type: "string", Doc: "Advice for the user."},

@@ -74,6 +74,9 @@ func (m *Manager) Attach(ctx context.Context, id string, o Options) (Attachment,
 		if ok && err == nil {
 			err = limit(at.NetNS, o.Bandwidth)
 		}
+		if ok && err == nil {
+			err = m.syncPeers()
+		}
 		if err != nil {
 			return at, errors.Join(err, m.Detach(context.WithoutCancel(ctx), id))
 		}
@@ -81,7 +84,13 @@ func (m *Manager) Attach(ctx context.Context, id string, o Options) (Attachment,
 			return at, nil
 		}
 	}
-	return m.connect(ctx, id, o)
+	at, err := m.connect(ctx, id, o)
+	if err == nil && o.Bridge {
+		if err = m.syncPeers(); err != nil {
+			err = errors.Join(err, m.Detach(context.WithoutCancel(ctx), id))
+		}
+	}
+	return at, err
 }
 
 // connect makes a namespace and connects it. On an error it removes everything.
@@ -159,6 +168,7 @@ func raiseLoopback() error {
 
 // permit has proxy and firewall apply a policy.
 func (m *Manager) permit(id string, a netip.Addr, p egress.Policy) error {
+	p = m.policyOf(id, p)
 	m.proxy.Set(a, id, p)
 	return m.firewall.SetGuest(a, p)
 }
@@ -187,7 +197,10 @@ func (m *Manager) SetPolicy(_ context.Context, id string, p egress.Policy) error
 		}
 		return errs.New(errs.FailedPrecondition, "sandbox %s was made without a network, so it has no network policy", id)
 	}
-	return m.permit(id, l.Address, p)
+	if err := m.permit(id, l.Address, p); err != nil {
+		return err
+	}
+	return m.syncPeers()
 }
 
 // Policy returns what a sandbox may reach; ok is false if it has no network.

@@ -38,6 +38,13 @@ func (m *Manager) ensureBridge() error {
 	if err := sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	// Sandboxes that reach each other do so through the machine (package firewall): it answers ARP requests of the
+	// isolated ports for each other, at once, and does not point out shorter ways.
+	for key, value := range map[string]string{"conf/" + name + "/proxy_arp_pvlan": "1", "neigh/" + name + "/proxy_delay": "0", "conf/" + name + "/send_redirects": "0"} {
+		if err := sysctl("net/ipv4/"+key, value); err != nil {
+			return err
+		}
+	}
 	want := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(m.gateway(), m.subnet.Bits()))}
 	have, err := netdump.Addresses(link, netlink.FAMILY_V4)
 	if err != nil {

@@ -15,6 +15,7 @@
 //	address            <run dir>/network/<sandbox id>: one address per file, with the sandbox's policy
 //	firewall           nftables tables (inet, arp) named instance.Name(""), one routing rule with the bridge's name
 //	subnet             <state dir>/network.json
+//	private networks   <run dir>/network-apps.json, of apps (apps.go)
 //	records of CNI     <state dir>/cni/
 //	authority          <state dir>/egress-ca.pem, certificate and key, from the first secret that is injected on
 //	forwarding         /run/lock/miren-runtime/forwarding.json, of all installations
@@ -31,7 +32,7 @@
 //
 // Some namespaces are connected ahead (parked.go), and wait closed.
 //
-// Lock order: Manager.parking, Manager.mu, then the host lock, the firewall's or the proxy's.
+// Lock order: Manager.parking, Manager.peering, Manager.mu, then the host lock, the firewall's or the proxy's.
 package network
 
 import (
@@ -45,6 +46,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
@@ -54,6 +56,7 @@ import (
 	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/network/proxy"
 	"miren.dev/runtime/components/network/resolver"
+	"miren.dev/runtime/pkg/appnet"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
@@ -109,6 +112,11 @@ type Manager struct {
 	proxy    *proxy.Proxy
 	taken    chan struct{} // has a value when there are too few parked connections
 	parking  sync.Mutex    // held while parked connections are made or removed; before mu
+	peering  sync.Mutex    // held while the firewall is told of private networks; before mu
+	saved    []byte        // the private networks as they were last set; guarded by peering
+	apps     atomic.Pointer[appnet.Table]
+	// answering: Run serves the proxy.
+	answering atomic.Bool
 
 	mu      sync.Mutex // guards the fields below
 	started bool
@@ -136,8 +144,9 @@ func New(cfg Config) *Manager {
 	m := &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]lease{}, used: map[netip.Addr]bool{}, taken: make(chan struct{}, 1)}
 	m.proxy = proxy.New(proxy.Config{
 		Servers: resolver.Ask, Reachable: m.reachable, Record: cfg.Record, Secret: cfg.Secret, Roots: cfg.Roots, Logger: cfg.Logger,
-		Authority: cfg.Instance.State("egress-ca.pem"),
+		Authority: cfg.Instance.State("egress-ca.pem"), Internal: m.name,
 	})
+	m.apps.Store(appnet.New(nil))
 	return m
 }
 
@@ -185,6 +194,7 @@ func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 	if err := m.ensureNetNSDir(); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "directory of network namespaces: %w", err)
 	}
+	m.loadApps()
 	for id, l := range m.leases {
 		ids = append(ids, l.name(id))
 		if !l.Address.IsValid() {
@@ -193,6 +203,10 @@ func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 		if err := m.permit(id, l.Address, l.Policy); err != nil {
 			return nil, err
 		}
+	}
+	p, _ := m.peers()
+	if err := m.firewall.SetPeers(p); err != nil {
+		return nil, err
 	}
 	// Before the bridge, so that no packet passes it without a firewall.
 	if err := m.ensureFirewall(); err != nil {
@@ -219,6 +233,7 @@ func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.proxy.Run(ctx) })
+	g.Go(func() error { return m.answerNames(ctx) })
 	if m.cfg.Parked > 0 {
 		g.Go(func() error { return m.refill(ctx) })
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/components/agentdriver"
+	"miren.dev/runtime/pkg/appnet"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -44,4 +45,9 @@ func (d *Driver) EgressLog(_ context.Context, id string) ([]egress.Record, error
 		return nil, err
 	}
 	return d.cfg.Network.Recent(id), nil
+}
+
+// SetApps sets the private networks of apps.
+func (d *Driver) SetApps(ctx context.Context, apps []appnet.App) error {
+	return d.cfg.Network.SetApps(ctx, apps)
 }

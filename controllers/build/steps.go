@@ -21,6 +21,7 @@ import (
 
 // outcome is the result of a successful build.
 type outcome struct {
+	network  *app.Network
 	image    string
 	services []app.Service
 	tasks    []app.Task
@@ -82,7 +83,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, offer(plan, err)
 	}
-	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), env: plan.Env, plan: plan}
+	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), env: plan.Env, network: network(plan), plan: plan}
 	if len(out.services) == 0 {
 		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "the source has no service to run").
 			WithHint("say what runs in Procfile (web: ...) or in [services.web] of app.toml"))
@@ -206,6 +207,15 @@ func services(plan *stack.Plan) []app.Service {
 }
 
 // tasks turns the plan's tasks into those of a version, with the defaults.
+// network returns the network of the plan.
+func network(plan *stack.Plan) *app.Network {
+	n := plan.Network
+	if n == nil {
+		return nil
+	}
+	return &app.Network{Egress: n.Egress, Allow: n.Allow, Deny: n.Deny, Restricted: n.Restricted, AllowFrom: n.AllowFrom}
+}
+
 func tasks(plan *stack.Plan) []app.Task {
 	var out []app.Task
 	for _, in := range plan.Tasks {

@@ -71,6 +71,9 @@ type Reconciler struct {
 	// Admit returns the error with which Store would refuse operations; nil: there
 	// are no quotas.
 	Admit func(ctx context.Context, ops []entity.Op) error
+	// Default gives a sandbox for which nothing was asked the network that the policy of its
+	// project permits; nil: there are no policies.
+	Default func(ctx context.Context, sb *sandbox.Sandbox) error
 	// DrainTimeout bounds the wait for requests to the old version.
 	DrainTimeout time.Duration
 	// Bake is how long the new version must hold with the traffic before the old one

@@ -85,7 +85,12 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 	}
 	switch b.Status.Phase {
 	case app.BuildPhaseSucceeded:
+		network, err := r.network(ctx, b.Status.Network)
+		if err != nil {
+			return 0, err
+		}
 		return r.createVersion(ctx, app.AppVersionSpec{
+			Network: network,
 			App: r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks,
 			SourceEnv: b.Status.Env, Release: b.Status.Release, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
 		})
@@ -101,6 +106,25 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 		return poll, r.report(ctx, b.Status.Plan)
 	}
 	return poll, nil
+}
+
+// network returns the network of a new version: what its source says. What that does not say about
+// the outside is as the policy of the project permits at most.
+func (r *rollout) network(ctx context.Context, n *app.Network) (*app.Network, error) {
+	if r.Default == nil || n != nil && (n.Egress != string(sandbox.EgressModeAll) || len(n.Deny) > 0) {
+		return n, nil
+	}
+	sb := sandbox.NewSandbox()
+	sb.Project = r.app.Project
+	if err := r.Default(ctx, sb); err != nil || sb.Spec.Template.Egress == nil {
+		return n, err
+	}
+	if n == nil {
+		n = &app.Network{}
+	}
+	e := sb.Spec.Template.Egress
+	n.Egress, n.Allow = string(e.Mode), e.Allow
+	return n, nil
 }
 
 // pointers returns pointers to the elements of a list.

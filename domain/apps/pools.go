@@ -94,6 +94,9 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	t.Resources.CPUMillis, t.Resources.MemoryBytes, t.Resources.PIDs = svc.CPUMillis, svc.MemoryBytes, svc.PIDs
 	t.Capabilities = sandbox.CapabilitySetDefault          // its image need not be made for gVisor
 	t.Resources.BandwidthBytes = sandbox.MaxBandwidthBytes // the default is for code that its project does not trust
+	if n := ver.Spec.Network; n != nil && n.Egress != "" {
+		t.Egress = &sandbox.Egress{Mode: sandbox.EgressMode(n.Egress), Allow: n.Allow, Deny: n.Deny}
+	}
 	if port := Port(svc); port != 0 {
 		env[envPort] = strconv.FormatInt(port, 10)
 		probe := &sandbox.Probe{}

@@ -19,6 +19,12 @@
 //	[env]
 //	LOG_LEVEL = "info"
 //
+//	[network]                        # of all services and tasks
+//	egress = "list"                  # what they reach outside the project: all, list, none; else all, and list with allow
+//	allow = ["api.example.com"]      # with list: networks, addresses, domains, *.DOMAIN
+//	deny = ["203.0.113.0/24"]
+//	allow_from = ["shop"]            # apps of the project that may connect to this one; else all
+//
 //	[services.web]
 //	command = "bin/server --listen"  # a string is for the shell, a list is not
 //	port = 8080
@@ -82,10 +88,19 @@ type Config struct {
 	Name     string
 	Build    Build
 	Env      map[string]string
+	Network  *Network
 	Services []Service // in the order of the files, app.toml first
 	Tasks    []Task    // in the order of app.toml
 	// Release is a command that runs once, in the environment of a new version, before the version gets traffic.
 	Release []string
+}
+
+// Network says what the app reaches, and which apps reach it.
+type Network struct {
+	Egress      string // all, list or none; not empty
+	Allow, Deny []string
+	Restricted  bool // only the apps in AllowFrom reach it
+	AllowFrom   []string
 }
 
 // Build says how the image is made. Empty fields are left to detection.

@@ -100,7 +100,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"unknown key in a service", "[services.web]\nport = 1\n\nreplica = 2\n", `app.toml:4: unknown key "services.web.replica"`, `did you mean "services.web.replicas"?`},
 		{"unknown key, dotted", "services.web.healthpath = \"/\"\n", `app.toml:1: unknown key "services.web.healthpath"`, `did you mean "services.web.health_path"?`},
 		{"unknown table", "\n[service.web]\nport = 1\n", `app.toml:2: unknown key "service"`, `did you mean "services"?`},
-		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, release, services, tasks"},
+		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, network, release, services, tasks"},
 		{"the first of several", "[services.web]\nprt = 1\n[build]\nstak = 1\n", "app.toml:2:", "services.web.port"},
 		{"inside a multi-line list", "[build]\npackages = [\n  \"a\",\n]\nbad = 1\n", "app.toml:5:", ""},
 		{"after a multi-line string", "[env]\nA = \"\"\"\n[services.web]\nx = 1\n\"\"\"\n[build]\nbad = 1\n", "app.toml:7:", ""},

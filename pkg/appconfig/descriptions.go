@@ -18,6 +18,12 @@ var descriptions = map[string]string{
 	"build.packages":   "Debian packages that are there when the image is built and when it runs.",
 	"build.args":       "Build arguments of the Dockerfile.",
 
+	"network":            "What all services and tasks reach, and which apps reach them.",
+	"network.egress":     "What they reach outside of the project: all, list (what allow names) or none; default: all, or list with allow.",
+	"network.allow":      "With list: networks, addresses, domains and *.DOMAIN that they reach.",
+	"network.deny":       "Networks, addresses and domains that they do not reach.",
+	"network.allow_from": "Apps of the project that may connect to this one; default: all of them.",
+
 	"services":                        "Processes of the app that run all the time, by name. The service web gets the requests to the app's hosts.",
 	"services.*.command":              "Command of the process; default: that of the image. A string is for the shell, a list is not.",
 	"services.*.port":                 "Port on which the service serves HTTP, also given as PORT; 0: none. The service web has 8080 if absent.",

@@ -75,6 +75,7 @@ func (p *parser) root(c *Config, meta toml.MetaData) table {
 		"name":    p.appName(&c.Name),
 		"env":     p.env(&c.Env),
 		"release": p.command(&c.Release),
+		"network": p.network(&c.Network),
 		"build": p.table(table{
 			"stack":      p.oneOf(&c.Build.Stack, Stacks),
 			"dockerfile": p.path(&c.Build.Dockerfile),

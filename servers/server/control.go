@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/dnshook"
 	"miren.dev/runtime/components/execution/traced"
+	"miren.dev/runtime/controllers/appnet"
 	"miren.dev/runtime/controllers/build"
 	ctlcertificate "miren.dev/runtime/controllers/certificate"
 	"miren.dev/runtime/controllers/deployment"
@@ -151,7 +152,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	if c.cfg.Ingress.HTTPAddress != "" {
 		orders.Ingress = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
 	}
-	return []kit.Controller{
+	list := []kit.Controller{
 		c.builds.Controller(),
 		(&ctlcertificate.Hosts{
 			Store: c.store, Informers: c.informers, Enabled: c.cfg.Acme.Directory != "", Domains: c.cfg.Acme.Domains, Logger: log("certificate-host"),
@@ -159,7 +160,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		orders.Controller(),
 		(&deployment.Reconciler{
 			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
-			Bake:   c.cfg.Deploy.Bake,
+			Bake: c.cfg.Deploy.Bake, Default: c.policies.Default,
 			Logger: log("deployment"),
 		}).Controller(),
 		(&task.Schedule{Store: c.quotas, Logger: log("task-schedule")}).Controller(),
@@ -194,6 +195,10 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Store: c.store, Webhooks: c.deps.Webhooks, Informers: c.informers, Allow: c.m.webhooks, Logger: log("webhook"),
 		}).Controller(),
 	}
+	if n, ok := c.m.driver.(appnet.Node); ok {
+		list = append(list, (&appnet.Reconciler{Store: c.store, Informers: c.informers, Node: nodeID, Network: n}).Controller())
+	}
+	return list
 }
 
 // addControllers registers every controller, and the other writers of fields.

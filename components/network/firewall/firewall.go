@@ -73,6 +73,8 @@ type Firewall struct {
 	applied Config
 	tables  tables // as applied
 	guests  map[netip.Addr]egress.Policy
+	peers   Peers
+	named   []netip.Addr // see SetNamed
 	// conn is nil until it is used, and after an error. It is kept, because closing a
 	// netlink socket waits some 15 ms when something was deleted.
 	conn *nftables.Conn
@@ -103,7 +105,7 @@ func (f *Firewall) apply(c Config) error {
 	f.tables = tables{}
 	var applied tables
 	err := f.use(func(conn *nftables.Conn) (err error) {
-		applied, err = applyTable(conn, c, f.guests)
+		applied, err = applyTable(conn, c, f.guests, append(setsOf(c.Table).peers(f.peers), setsOf(c.Table).names(f.named)))
 		return err
 	})
 	if err == nil {

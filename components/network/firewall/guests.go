@@ -24,6 +24,9 @@ func (f *Firewall) SetGuest(a netip.Addr, p egress.Policy) error {
 func (f *Firewall) RemoveGuest(a netip.Addr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.forget(a); err != nil { // first: the address may be another guest's soon
+		return err
+	}
 	return f.change(a, nil)
 }
 
@@ -69,15 +72,18 @@ func (f *Firewall) changeElements(conn *nftables.Conn, a netip.Addr, before egre
 }
 
 // sets of the table.
-type sets struct{ policies, filtered, allowed, denied, elsewhere *nftables.Set }
+type sets struct{ policies, filtered, allowed, denied, elsewhere, groups, reach, named *nftables.Set }
 
 // setsOf names the sets. They have fixed ids within a transaction.
 func setsOf(table string) sets {
 	set := func(id uint32, name string) *nftables.Set {
 		return &nftables.Set{Table: tablesOf(table)[0], ID: id, Name: name, KeyType: nftables.TypeIPAddr}
 	}
-	s := sets{set(1, "policies"), set(2, "filtered"), set(3, "allowed"), set(4, "denied"), set(5, "elsewhere")}
+	s := sets{set(1, "policies"), set(2, "filtered"), set(3, "allowed"), set(4, "denied"), set(5, "elsewhere"), set(7, "groups"), set(8, "reach"), set(9, "named")}
 	s.policies.IsMap, s.policies.DataType = true, nftables.TypeVerdict
+	s.groups.IsMap, s.groups.DataType = true, nftables.TypeMark
+	s.reach.KeyType, s.reach.Concatenation = nftables.MustConcatSetType(nftables.TypeMark, nftables.TypeIPAddr), true
+	s.named.HasTimeout = true
 	for _, pairs := range []*nftables.Set{s.allowed, s.denied} {
 		pairs.KeyType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
 		pairs.Interval, pairs.Concatenation = true, true

@@ -21,6 +21,9 @@ import (
 //	set filtered { type ipv4_addr }                            # guests with rules of their own
 //	set allowed, denied { type ipv4_addr . ipv4_addr; flags interval }  # guest and network
 //	set elsewhere { type ipv4_addr }                           # guests that are not on the bridge
+//	map groups { type ipv4_addr : mark }                       # guests that reach others (peers.go)
+//	set reach { type mark . ipv4_addr }                        # group, and guest that it reaches: "to a peer" below
+//	set named { type ipv4_addr; flags timeout }                # guests whose names the proxy answers while it runs
 //
 //	chain guests { type filter hook prerouting priority mangle; policy accept;
 //	  iifname BRIDGE goto own
@@ -35,6 +38,7 @@ import (
 //	  ct state related meta mark set mark|MARK accept
 //	  ct state established ct direction reply meta mark set mark|MARK accept
 //	  ct state invalid drop
+//	  ip saddr map @groups . ip daddr @reach goto asked        # to a peer
 //	  ip saddr vmap @policies                                  # without policies: goto open
 //	  drop
 //	}
@@ -63,14 +67,18 @@ import (
 //	  meta mark set mark|MARK accept
 //	}
 //	chain forward { type filter hook forward priority filter; policy accept;
+//	  iifname BRIDGE oifname BRIDGE (to a peer) accept
+//	  iifname BRIDGE oifname BRIDGE ct state established ct direction reply accept
 //	  ip saddr @filtered udp dport 53 drop                     # and tcp 53, 80, 443: the proxy's alone
 //	  iifname BRIDGE oifname BRIDGE drop                       # guest to guest
 //	  oifname BRIDGE ct state established,related accept
 //	  oifname BRIDGE drop                                      # other installations, the network
 //	}
 //	chain redirect { type nat hook prerouting priority dstnat; policy accept;
+//	  (to a peer) accept
 //	  ip saddr @filtered udp dport 53 dnat ip to GATEWAY:DNS   # and tcp
 //	  ip saddr @filtered tcp dport 80 dnat ip to GATEWAY:WEB   # and 443
+//	  ip saddr @named udp dport 53 dnat ip to GATEWAY:DNS      # and tcp
 //	  iifname BRIDGE ip daddr GATEWAY udp dport 53 dnat ip to RESOLVER
 //	}
 //	chain outward { type nat hook postrouting priority srcnat; policy accept;
@@ -83,7 +91,9 @@ import (
 // is not forwarded.
 //
 // Packets between two ports of the bridge do not pass these chains: isolated
-// ports keep guests apart there.
+// ports keep guests apart there. What peers send to each other is routed, and passes
+// them: the machine answers a guest's ARP requests for others with its own address
+// (proxy_arp_pvlan of the bridge).
 //
 // The kernel looks up a route for each ARP request for the bridge's address, too.
 // A second table of the name marks them:
@@ -104,7 +114,7 @@ type tables struct {
 }
 
 // applyTable replaces the tables in one transaction.
-func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Policy) (tables, error) {
+func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Policy, more []content) (tables, error) {
 	for _, t := range tablesOf(c.Table) {
 		// Added first, so that deleting it succeeds even if it did not exist.
 		conn.AddTable(t)
@@ -114,6 +124,11 @@ func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Poli
 	b := builder{conn: conn, table: tablesOf(c.Table)[0]}
 	if err := b.guests(c, guests); err != nil {
 		return tables{}, err
+	}
+	for _, m := range more {
+		if err := m.add(conn); err != nil {
+			return tables{}, err
+		}
 	}
 	b.forward(c)
 	b.redirect(c)
@@ -137,7 +152,7 @@ func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Poli
 func (b *builder) guests(c Config, guests map[netip.Addr]egress.Policy) error {
 	s := setsOf(c.Table)
 	connections := &nftables.Set{Table: b.table, ID: 6, Name: "connections", KeyType: nftables.TypeIPAddr, Dynamic: true, Size: 1 << 16}
-	for _, set := range []*nftables.Set{s.policies, s.filtered, s.allowed, s.denied, s.elsewhere, connections} {
+	for _, set := range []*nftables.Set{s.policies, s.filtered, s.allowed, s.denied, s.elsewhere, connections, s.groups, s.reach, s.named} {
 		if err := b.conn.AddSet(set, nil); err != nil {
 			return err
 		}
@@ -194,6 +209,7 @@ func (b *builder) guests(c Config, guests map[netip.Addr]egress.Policy) error {
 	policy(state(expr.CtStateBitRELATED), setMark(), accept)
 	policy(established, reply(), setMark(), accept)
 	policy(state(expr.CtStateBitINVALID), drop)
+	policy(s.toPeer(), goTo("asked"))
 	if c.Policies {
 		policy(source(), []expr.Any{&expr.Lookup{SourceRegister: 1, IsDestRegSet: true, SetID: s.policies.ID, SetName: s.policies.Name}})
 		policy(drop)
@@ -214,12 +230,14 @@ func (b *builder) guests(c Config, guests map[netip.Addr]egress.Policy) error {
 
 // forward adds the chain of the packets that the machine passes on.
 func (b *builder) forward(c Config) {
-	filtered := setsOf(c.Table).filtered
+	s := setsOf(c.Table)
 	from, to := fromBridge(c), link(expr.MetaKeyOIFNAME, expr.CmpOpEq, c.Bridge)
 	drop, accept := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept)
 	forward := b.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	forward(from, to, s.toPeer(), accept)
+	forward(from, to, state(expr.CtStateBitESTABLISHED), reply(), accept)
 	for _, p := range redirected {
-		forward(source(), in(filtered), port(p.protocol, p.port), drop)
+		forward(source(), in(s.filtered), port(p.protocol, p.port), drop)
 	}
 	forward(from, to, drop)
 	forward(to, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept)
@@ -235,13 +253,18 @@ var redirected = []struct {
 // redirect adds the chain that leads to the proxy and to the resolver.
 func (b *builder) redirect(c Config) {
 	chain := b.chain("redirect", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	s := setsOf(c.Table)
+	chain(s.toPeer(), verdict(expr.VerdictAccept))
 	if c.Proxy != (Proxy{}) {
 		for _, p := range redirected {
 			to := c.Proxy.Web
 			if p.port == 53 {
 				to = c.Proxy.DNS
 			}
-			chain(source(), in(setsOf(c.Table).filtered), port(p.protocol, p.port), natTo(netip.AddrPortFrom(c.Gateway, to)))
+			chain(source(), in(s.filtered), port(p.protocol, p.port), natTo(netip.AddrPortFrom(c.Gateway, to)))
+			if p.port == 53 {
+				chain(source(), in(s.named), port(p.protocol, p.port), natTo(netip.AddrPortFrom(c.Gateway, to)))
+			}
 		}
 	}
 	if c.Resolver.IsValid() {

@@ -22,7 +22,15 @@ const (
 	maxAnswers = 15
 	// dnsIdle is how long a guest may keep a TCP connection without a question.
 	dnsIdle = 10 * time.Second
+	// internalTTL is for how many seconds a guest may use an address of a private network.
+	internalTTL = 5
 )
+
+// Internal is the answer to a question for a name of a private network.
+type Internal struct {
+	Missing   bool // there is no such name
+	Addresses []netip.Addr
+}
 
 func (p *Proxy) serveUDP(ctx context.Context, c *net.UDPConn) error {
 	var wg sync.WaitGroup
@@ -50,7 +58,7 @@ func (p *Proxy) serveUDP(ctx context.Context, c *net.UDPConn) error {
 		question := append([]byte(nil), buf[:n]...)
 		wg.Go(func() {
 			defer func() { p.asked(guest.Addr()); <-slots }()
-			if answer := p.answer(ctx, guest.Addr(), question); answer != nil {
+			if answer := p.answer(ctx, "udp4", guest.Addr(), question); answer != nil {
 				_, _ = c.WriteToUDPAddrPort(answer, guest) // a lost answer is asked for again
 			}
 		})
@@ -91,7 +99,7 @@ func (p *Proxy) converse(ctx context.Context, c *conn) {
 		if _, err := io.ReadFull(c, question); err != nil {
 			return
 		}
-		answer := p.answer(ctx, c.guest, question)
+		answer := p.answer(ctx, "tcp4", c.guest, question)
 		if answer == nil {
 			return
 		}
@@ -102,7 +110,7 @@ func (p *Proxy) converse(ctx context.Context, c *conn) {
 }
 
 // answer returns the answer to a guest's question; nil for no answer.
-func (p *Proxy) answer(ctx context.Context, guest netip.Addr, question []byte) []byte {
+func (p *Proxy) answer(ctx context.Context, network string, guest netip.Addr, question []byte) []byte {
 	var parser dnsmessage.Parser
 	h, err := parser.Start(question)
 	if err != nil || h.Response {
@@ -115,11 +123,26 @@ func (p *Proxy) answer(ctx context.Context, guest netip.Addr, question []byte) [
 		return pack(reply, nil, nil, 0)
 	}
 	q := questions[0]
-	_, policy, ok := p.policyOf(guest)
+	id, policy, ok := p.policyOf(guest)
 	if !ok {
 		return nil
 	}
 	name := egress.Canonical(q.Name.String())
+	if p.cfg.Internal != nil {
+		if internal, ok := p.cfg.Internal(id, name); ok {
+			if internal.Missing {
+				reply.RCode = dnsmessage.RCodeNameError
+			}
+			if q.Type != dnsmessage.TypeA {
+				internal.Addresses = nil
+			}
+			reply.Authoritative = true
+			return pack(reply, &q, internal.Addresses, internalTTL)
+		}
+	}
+	if policy.Mode == egress.All && !policy.Filtered() {
+		return p.names.pass(ctx, network, question)
+	}
 	r := egress.Record{Protocol: "dns", Name: name, Allowed: policy.Resolves(name)}
 	var known entry
 	switch {

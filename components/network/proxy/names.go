@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -154,6 +155,44 @@ func exchange(ctx context.Context, network string, server netip.AddrPort, name d
 		e, truncated, err := understand(answer, h.ID, q)
 		if !errors.Is(err, errNotOurs) {
 			return e, truncated, err
+		}
+	}
+}
+
+// pass returns the answer of the first server that answers a question, unchanged; nil
+// if none does.
+func (n *names) pass(ctx context.Context, network string, question []byte) []byte {
+	for _, s := range n.servers() {
+		if answer, err := passTo(ctx, network, s, question); err == nil {
+			return answer
+		}
+	}
+	return nil
+}
+
+func passTo(ctx context.Context, network string, server netip.AddrPort, question []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, serverTime)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, server.String())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = c.SetDeadline(deadline)
+	}
+	message := question
+	if network == "tcp4" {
+		message = append(binary.BigEndian.AppendUint16(nil, uint16(len(question))), question...)
+	}
+	if _, err := c.Write(message); err != nil {
+		return nil, err
+	}
+	for {
+		answer, err := readMessage(c, network)
+		if err != nil || len(answer) > 2 && bytes.Equal(answer[:2], question[:2]) {
+			return answer, err
 		}
 	}
 }

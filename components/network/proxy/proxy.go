@@ -18,6 +18,9 @@
 // connection. An encrypted ClientHello shows the name of its outer one, which
 // must be permitted.
 //
+// Of guests whose policy has no rules it may get the questions for names, too: it
+// answers those for names of their private network, and passes all others on unchanged.
+//
 // Guests are known by their addresses, which the firewall does not let them
 // forge. Everything that they send is bounded in size and time.
 package proxy
@@ -51,6 +54,9 @@ type Config struct {
 	// to a host; PermissionDenied if it may not be sent there, NotFound
 	// if it was deleted. It is called for each request. nil: there are no secrets.
 	Secret func(ctx context.Context, reference, host string) (string, error)
+	// Internal answers a question of a guest for a name of its private network; ok is
+	// false for other names. nil: there are none.
+	Internal func(id, name string) (answer Internal, ok bool)
 	// Authority is the file of the authority whose certificates guests see where a
 	// secret is injected. It is made at first use.
 	Authority string

@@ -47,10 +47,10 @@ func question(t testing.TB, name string) []byte {
 func TestServerFailure(t *testing.T) {
 	p := newProxy(t, "example.com")
 	var m dnsmessage.Message
-	if err := m.Unpack(p.answer(t.Context(), guestAddress, question(t, "example.com."))); err != nil || m.RCode != dnsmessage.RCodeServerFailure {
+	if err := m.Unpack(p.answer(t.Context(), "udp4", guestAddress, question(t, "example.com."))); err != nil || m.RCode != dnsmessage.RCodeServerFailure {
 		t.Errorf("%v, %v", m.RCode, err)
 	}
-	if p.answer(t.Context(), netip.MustParseAddr("10.88.0.6"), question(t, "example.com.")) != nil {
+	if p.answer(t.Context(), "udp4", netip.MustParseAddr("10.88.0.6"), question(t, "example.com.")) != nil {
 		t.Error("an unknown guest gets an answer")
 	}
 	if p.belongs(t.Context(), guestAddress, "example.com", netip.MustParseAddr("203.0.113.1")) {
@@ -173,7 +173,7 @@ func FuzzQuestion(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 12, 0, 1, 0, 1})
 	p := newProxy(f, "other.example")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		answer := p.answer(t.Context(), guestAddress, b)
+		answer := p.answer(t.Context(), "udp4", guestAddress, b)
 		if answer == nil {
 			return
 		}

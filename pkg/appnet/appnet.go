@@ -1,0 +1,135 @@
+// Package appnet says who is who on the private networks of apps: which names a
+// sandbox of an app may ask for, whose addresses they have, and which sandboxes it
+// may connect to.
+//
+//	SERVICE.APP.internal    the ready sandboxes of a service of an app
+//	APP.internal            those of its service web
+//
+// Each project has a network of its own: its apps, and nothing else, have names and
+// reach each other there. An app may name those that it permits.
+package appnet
+
+import (
+	"slices"
+	"strings"
+)
+
+// Domain is the top-level domain of the names.
+const Domain = "internal"
+
+// DefaultService is the service of a name without one.
+const DefaultService = "web"
+
+// App is an app and its sandboxes on a node.
+type App struct {
+	Project string `json:"project"`
+	Name    string `json:"name"`
+	// Restricted: besides its own sandboxes only those of the apps in From may connect to
+	// it. Otherwise all of the project may.
+	Restricted bool     `json:"restricted,omitempty"`
+	From       []string `json:"from,omitempty"`
+	Services   []string `json:"services,omitempty"` // of the version that serves
+	Members    []Member `json:"members,omitempty"`
+}
+
+// Member is a sandbox of an app.
+type Member struct {
+	Sandbox string `json:"sandbox"`           // its id
+	Service string `json:"service,omitempty"` // empty: of none, such as a run of a task
+	Ready   bool   `json:"ready,omitempty"`   // the name of the service has its address
+}
+
+// permits reports whether sandboxes of another app may connect to those of a.
+func (a *App) permits(from *App) bool {
+	return a.Project == from.Project && (a.Name == from.Name || !a.Restricted || slices.Contains(a.From, from.Name))
+}
+
+// Table is the private networks of a node. It is immutable.
+type Table struct {
+	apps  []App
+	of    map[string]int // app by sandbox
+	named map[key]int    // app by project and name
+}
+
+type key struct{ project, app string }
+
+// New makes the table of apps, which it keeps.
+func New(apps []App) *Table {
+	t := &Table{apps: apps, of: map[string]int{}, named: map[key]int{}}
+	for i, a := range apps {
+		t.named[key{a.Project, a.Name}] = i
+		for _, m := range a.Members {
+			t.of[m.Sandbox] = i
+		}
+	}
+	return t
+}
+
+// Apps returns the apps that the table was made of. They are shared.
+func (t *Table) Apps() []App { return t.apps }
+
+// Group returns the number of the app that a sandbox is of, from 1 on. Sandboxes of a
+// group reach the same others.
+func (t *Table) Group(sandbox string) (n uint32, ok bool) {
+	i, ok := t.of[sandbox]
+	return uint32(i + 1), ok
+}
+
+// Reaches returns the sandboxes that those of each group may connect to.
+func (t *Table) Reaches() map[uint32][]string {
+	out := map[uint32][]string{}
+	for i := range t.apps {
+		from := &t.apps[i]
+		if len(from.Members) == 0 {
+			continue
+		}
+		for j := range t.apps {
+			if to := &t.apps[j]; to.permits(from) {
+				for _, m := range to.Members {
+					out[uint32(i+1)] = append(out[uint32(i+1)], m.Sandbox)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Answer says what a name is to a sandbox.
+type Answer int
+
+// Answers.
+const (
+	Foreign Answer = iota // no name of this network: other name servers may know it
+	Missing               // there is no such app or service in the sandbox's project
+	Known
+)
+
+// Find returns the ready sandboxes that a name has for a sandbox that asks. The name is
+// in lower case, without a dot at its end.
+func (t *Table) Find(sandbox, name string) (ready []string, _ Answer) {
+	i, ok := t.of[sandbox]
+	if !ok {
+		return nil, Foreign
+	}
+	rest, ok := strings.CutSuffix(name, "."+Domain)
+	if !ok {
+		return nil, Foreign
+	}
+	service, app, ok := strings.Cut(rest, ".")
+	if !ok {
+		service, app = DefaultService, rest
+	}
+	if strings.Contains(app, ".") {
+		return nil, Foreign // such as a host of a cloud
+	}
+	j, ok := t.named[key{t.apps[i].Project, app}]
+	if !ok || !slices.Contains(t.apps[j].Services, service) {
+		return nil, Missing
+	}
+	for _, m := range t.apps[j].Members {
+		if m.Ready && m.Service == service {
+			ready = append(ready, m.Sandbox)
+		}
+	}
+	return ready, Known
+}
