@@ -68,7 +68,7 @@ func (i *install) sandbox(ctx context.Context) (*sandbox.Sandbox, error) {
 		return nil, err
 	}
 	for _, sb := range all {
-		if len(a) == 1 && sb.Spec.AppVersion == a[0].Status.ActiveVersion && sb.Status.Ready && len(sb.Spec.Template.Ports) > 0 {
+		if len(a) == 1 && sb.Spec.AppVersion == a[0].Status.Active() && sb.Status.Ready && len(sb.Spec.Template.Ports) > 0 {
 			return sb, nil
 		}
 	}
@@ -196,7 +196,7 @@ func describeBackend(ctx context.Context, st entity.Store, address string) error
 	if err := entity.Create(ctx, st, sb); err != nil {
 		return err
 	}
-	a.Status.ActiveVersion = id.AppVersion(v.ID)
+	a.Status.Activate(id.AppVersion(v.ID))
 	return entity.UpdateStatus(ctx, st, a)
 }
 

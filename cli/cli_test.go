@@ -55,7 +55,8 @@ func (f *fake) shop() *app.App {
 	r := app.RouteKind.New().(*app.Route)
 	r.Spec.Host, r.Spec.Key, r.Spec.App = "shop.example.com", "shop.example.com/", a.GetID()
 	f.create(p, s, r)
-	a.Status.ActiveVersion, a.Status.LastDeployment = versions[1].GetID(), "dep-2"
+	a.Status.Activate(versions[1].GetID())
+	a.Status.LastDeployment = "dep-2"
 	if err := entity.UpdateStatus(f.t.Context(), f.store, a); err != nil {
 		f.t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func TestDisksOfApps(t *testing.T) {
 	d.Project, d.Name, d.Spec.SizeBytes = f.project, "shop-data", disk.MinSize
 	f.create(d)
 	p := sandbox.NewSandboxPool()
-	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), a.Status.ActiveVersion, "db", 1
+	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), a.Status.Active(), "db", 1
 	p.Spec.Template.Image, p.Spec.Template.Volumes = "img@sha256:1", []sandbox.Volume{{Disk: d.GetID(), Path: "/data"}}
 	f.create(p)
 	if out := ok(t, "disk", "list"); !regexp.MustCompile(`shop-data.*\bshop\b`).MatchString(out) {

@@ -170,6 +170,18 @@ func TestDeployOtherWays(t *testing.T) {
 	if last := f.deploys[len(f.deploys)-1]; last.Stack != "static" {
 		t.Errorf("request %+v", last)
 	}
+	if last := f.deploys[len(f.deploys)-1]; last.Canary != nil {
+		t.Errorf("a canary that nobody asked for: %d", *last.Canary)
+	}
+	ok(t, "deploy", "--dir", dir, "--detach", "--canary", "10")
+	if last := f.deploys[len(f.deploys)-1]; last.Canary == nil || *last.Canary != 10 {
+		t.Errorf("request %+v", last)
+	}
+	for _, percent := range []string{"0", "-1", "100", "ten"} {
+		if r := run(t, false, "", "deploy", "--dir", dir, "--canary="+percent); r.code != exit.Usage || !strings.Contains(r.err, "--canary") {
+			t.Errorf("--canary=%s: %+v", percent, r)
+		}
+	}
 	if r := run(t, false, "", "deploy", "--dir", dir, "--stack", "cobol"); r.code != exit.BuildFailed || !strings.Contains(r.err, `there is no stack "cobol"`) {
 		t.Errorf("a stack that does not exist: %+v", r)
 	}

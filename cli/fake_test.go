@@ -359,6 +359,10 @@ func (f fakeApps) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.
 func (f fakeApps) Restart(ctx context.Context, req *app.RestartRequest) (*app.DeploymentResponse, error) {
 	return f.roll(ctx, req.App, app.RolloutKindRestart, req.Message)
 }
+
+func (f fakeApps) Promote(ctx context.Context, req *app.PromoteRequest) (*app.DeploymentResponse, error) {
+	return f.roll(ctx, req.App, app.RolloutKindPromote, req.Message)
+}
 func (f fakeApps) Cancel(_ context.Context, req *app.AppRequest) (*app.DeploymentResponse, error) {
 	f.note("cancel " + req.App)
 	return nil, errs.New(errs.NotFound, "no deployment of %s is under way", req.App)

@@ -100,6 +100,51 @@ func TestRedeployUnderLoad(t *testing.T) {
 	shared.r(t, "", "app", "delete", name, "--yes")
 }
 
+// TestCanary gives a new version a part of the requests, takes it away, gives it again and promotes it, while requests run:
+// none may fail.
+func TestCanary(t *testing.T) {
+	t.Parallel()
+	name, dir := "canary", copyExample(t, "go-http")
+	shared.r(t, dir, "app", "deploy", "--app", name)
+	edit(t, filepath.Join(dir, "main.go"), "v1", "v2")
+	stop := shared.watchApp(name)
+	v2 := func() (n int) {
+		for range 1000 {
+			code, body, err := shared.get(name, "/")
+			if err != nil || code != http.StatusOK {
+				t.Fatalf("%d %v", code, err)
+			}
+			if strings.Contains(body, "v2") {
+				n++
+			}
+		}
+		return n
+	}
+	try := func() {
+		t.Helper()
+		shared.r(t, dir, "app", "deploy", "--app", name, "--canary", "20")
+		if n := v2(); n < 120 || n > 280 {
+			t.Errorf("%d of 1000 requests at 20%%", n)
+		}
+	}
+	try()
+	contains(t, "app status", shared.r(t, "", "app", "status", name), "v1 80%, v2 20%")
+	contains(t, "app list", shared.r(t, "", "app", "list"), "v1 80%, v2 20%")
+	shared.r(t, "", "app", "rollback", name)
+	if n := v2(); n != 0 {
+		t.Errorf("after the rollback %d of 1000 requests", n)
+	}
+	try()
+	shared.r(t, "", "app", "promote", name)
+	if n := v2(); n != 1000 {
+		t.Errorf("after the promotion %d of 1000 requests", n)
+	}
+	if failed, all := stop(); failed > 0 {
+		t.Errorf("%d of %d requests failed", failed, all)
+	}
+	shared.r(t, "", "app", "delete", name, "--yes")
+}
+
 // TestBrokenDeploysAreExplained breaks an app in every way; the old version
 // keeps serving and the error names the reason.
 func TestBrokenDeploysAreExplained(t *testing.T) {

@@ -377,6 +377,34 @@ func (x *TaskScheduleResponse) Validate() error { return schema.Validate(x) }
 func (x *TaskScheduleResponse) ValidateFields(v *schema.Validator) {
 }
 
+// PromoteRequest: Give all requests to the version that gets a share of them.
+type PromoteRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the app.
+	App string `cbor:"2,keyasint" json:"app" schema:"required"`
+	// Reason.
+	Message string `cbor:"3,keyasint,omitempty" json:"message,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PromoteRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PromoteRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PromoteRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PromoteRequest) ValidateFields(v *schema.Validator) {
+	v.Required("app", x.App != "")
+	if x.Message != "" {
+		v.MaxLen("message", len(x.Message), 1024)
+	}
+}
+
 // PlanUploadRequest: Lists the files of a source.
 type PlanUploadRequest struct {
 	// The encoded manifest: path, mode, size, digest and link target of every file
@@ -485,6 +513,9 @@ type DeployRequest struct {
 	// Folder of the app in the source, a workspace whose lock file is the source's; absent:
 	// the source itself.
 	Folder string `cbor:"9,keyasint,omitempty" json:"folder,omitempty"`
+	// Percentage of the requests that the new version gets, beside the active one, until it
+	// is promoted; absent, or if no version serves yet: all.
+	Canary *int64 `cbor:"10,keyasint,omitempty" json:"canary,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -506,6 +537,10 @@ func (x *DeployRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.Message != "" {
 		v.MaxLen("message", len(x.Message), 1024)
+	}
+	if x.Canary != nil {
+		schema.CheckMin(v, "canary", *x.Canary, 1)
+		schema.CheckMax(v, "canary", *x.Canary, 99)
 	}
 }
 
@@ -908,6 +943,9 @@ type Apps interface {
 	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
 	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
+	// Promote: Gives all requests to the version that a deployment with canary gave a share
+	// of them. Permission: deploy, in the project of project.
+	Promote(ctx context.Context, req *PromoteRequest) (*DeploymentResponse, error)
 	// Restart: Serves the active version from new sandboxes. Permission: deploy, in the
 	// project of project.
 	Restart(ctx context.Context, req *RestartRequest) (*DeploymentResponse, error)
@@ -938,6 +976,9 @@ type AppsClient interface {
 	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
 	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
+	// Promote: Gives all requests to the version that a deployment with canary gave a share
+	// of them. Permission: deploy, in the project of project.
+	Promote(ctx context.Context, req *PromoteRequest) (*DeploymentResponse, error)
 	// Restart: Serves the active version from new sandboxes. Permission: deploy, in the
 	// project of project.
 	Restart(ctx context.Context, req *RestartRequest) (*DeploymentResponse, error)
@@ -990,6 +1031,14 @@ func (c clientApps) Maintain(ctx context.Context, req *MaintainRequest) (*AppRes
 func (c clientApps) Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error) {
 	resp := new(DeploymentResponse)
 	if err := c.conn.Call(ctx, &methodAppsRollback.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientApps) Promote(ctx context.Context, req *PromoteRequest) (*DeploymentResponse, error) {
+	resp := new(DeploymentResponse)
+	if err := c.conn.Call(ctx, &methodAppsPromote.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -1137,6 +1186,27 @@ var methodAppsRollback = &rpc.Method{
 	},
 }
 
+var methodAppsPromote = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Apps", Name: "Promote", Full: "app.Apps/Promote", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*PromoteRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*PromoteRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(PromoteRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Apps).Promote(ctx, req)
+	},
+}
+
 var methodAppsRestart = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "app.Apps", Name: "Restart", Full: "app.Apps/Restart", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
@@ -1187,6 +1257,7 @@ var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 	methodAppsScale,
 	methodAppsMaintain,
 	methodAppsRollback,
+	methodAppsPromote,
 	methodAppsRestart,
 	methodAppsCancel,
 }}

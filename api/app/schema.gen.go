@@ -133,6 +133,7 @@ const (
 	RolloutKindRollback RolloutKind = "rollback" // An earlier version, image and configuration.
 	RolloutKindConfig   RolloutKind = "config"   // The current image with other configuration.
 	RolloutKindRestart  RolloutKind = "restart"  // The current version in new sandboxes.
+	RolloutKindPromote  RolloutKind = "promote"  // All requests to a version that gets a share of them, or to the active one.
 )
 
 // Valid reports whether e is one of the values.
@@ -141,14 +142,17 @@ func (e RolloutKind) Valid() bool {
 	case RolloutKindDeploy,
 		RolloutKindRollback,
 		RolloutKindConfig,
-		RolloutKindRestart:
+		RolloutKindRestart,
+		RolloutKindPromote:
 		return true
 	}
 	return false
 }
 
 // Choices lists the values in the order of their declaration.
-func (RolloutKind) Choices() []string { return []string{"deploy", "rollback", "config", "restart"} }
+func (RolloutKind) Choices() []string {
+	return []string{"deploy", "rollback", "config", "restart", "promote"}
+}
 
 // DeploymentPhase is an enum. Phase of a deployment. The last three are final.
 type DeploymentPhase string
@@ -362,6 +366,53 @@ func (e FailureReason) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (FailureReason) Choices() []string {
 	return []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "policy", "lease", "internal"}
+}
+
+// TrafficShare: A version that serves, and its share of the requests.
+type TrafficShare struct {
+	// The version.
+	Version id.AppVersion `cbor:"1,keyasint" json:"version" schema:"required"`
+	// Its share of the requests to the app's hosts, relative to the others. (default 100)
+	Weight int64 `cbor:"2,keyasint" json:"weight"`
+	// Host that leads to this version alone, which then has no share of the app's hosts;
+	// absent: none.
+	Host string `cbor:"3,keyasint,omitempty" json:"host,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TrafficShare) SetDefaults() {
+	x.Weight = 100
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TrafficShare) UnmarshalCBOR(b []byte) error {
+	type plain TrafficShare
+	*x = TrafficShare{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TrafficShare) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TrafficShare) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TrafficShare) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TrafficShare) ValidateFields(v *schema.Validator) {
+	v.Required("version", x.Version != "")
+	if x.Version != "" {
+		v.Ref("version", string(x.Version))
+	}
+	schema.CheckMin(v, "weight", x.Weight, 0)
+	schema.CheckMax(v, "weight", x.Weight, 100)
+	if x.Host != "" {
+		v.MaxLen("host", len(x.Host), 253)
+	}
 }
 
 // YieldedPool: A pool that has fewer sandboxes for the time of a rollout.
@@ -985,7 +1036,11 @@ func (x *AppSpec) ValidateFields(v *schema.Validator) {
 
 // AppStatus: what is known of a app.
 type AppStatus struct {
-	// The version that serves.
+	// The versions that serve, the active one first; empty: none does.
+	Traffic []TrafficShare `cbor:"4,keyasint,omitempty" json:"traffic,omitempty"`
+	// The versions of traffic: none of them can be deleted.
+	Serving []id.AppVersion `cbor:"5,keyasint,omitempty" json:"serving,omitempty"`
+	// The version that serves, as servers before traffic wrote it; absent: traffic says it.
 	ActiveVersion id.AppVersion `cbor:"1,keyasint,omitempty" json:"active_version,omitempty"`
 	// The deployment under way.
 	ActiveDeployment id.Deployment `cbor:"2,keyasint,omitempty" json:"active_deployment,omitempty"`
@@ -1005,6 +1060,12 @@ func (x *AppStatus) Validate() error { return schema.Validate(x) }
 
 // ValidateFields is Validate below the path that v is at.
 func (x *AppStatus) ValidateFields(v *schema.Validator) {
+	for i := range x.Traffic {
+		v.InElem("traffic", i, &x.Traffic[i])
+	}
+	for i, e := range x.Serving {
+		v.Ref(schema.ElemName("serving", i), string(e))
+	}
 	if x.ActiveVersion != "" {
 		v.Ref("active_version", string(x.ActiveVersion))
 	}
@@ -1023,6 +1084,8 @@ const (
 	AppAttrScale            = "spec.scale"
 	AppAttrMaintenance      = "spec.maintenance"
 	AppAttrVersionCounter   = "spec.version_counter"
+	AppAttrTraffic          = "status.traffic"
+	AppAttrServing          = "status.serving"
 	AppAttrActiveVersion    = "status.active_version"
 	AppAttrActiveDeployment = "status.active_deployment"
 	AppAttrLastDeployment   = "status.last_deployment"
@@ -1061,6 +1124,9 @@ func (o *App) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, 
 
 // Extract adds what the store indexes or enforces of o.
 func (o *App) Extract(e *schema.Extracted) {
+	for _, x := range o.Status.Serving {
+		e.AddRef("status.serving", "app_version", schema.ID(x), schema.Restrict)
+	}
 	if o.Status.ActiveVersion != "" {
 		e.AddRef("status.active_version", "app_version", schema.ID(o.Status.ActiveVersion), schema.Restrict)
 	}
@@ -1094,15 +1160,13 @@ var AppKind = &schema.Kind{
 		{Path: "spec.scale", Number: 4, Type: "map of int", Doc: "Sandboxes by service, of every version; a service without an entry has as many as its source asks for."},
 		{Path: "spec.maintenance", Number: 5, Type: "component maintenance", Doc: "Its requests are answered by the ingress with a page; absent: they are not."},
 		{Path: "spec.version_counter", Number: 3, Type: "int", Doc: "Number of the newest version.", Default: "0"},
-		{Path: "status.active_version", Number: 1, Type: "ref app_version", Doc: "The version that serves."},
+		{Path: "status.traffic", Number: 4, Type: "list of component traffic_share", Doc: "The versions that serve, the active one first; empty: none does."},
+		{Path: "status.serving", Number: 5, Type: "list of ref app_version", Doc: "The versions of traffic: none of them can be deleted."},
+		{Path: "status.active_version", Number: 1, Type: "ref app_version", Doc: "The version that serves, as servers before traffic wrote it; absent: traffic says it."},
 		{Path: "status.active_deployment", Number: 2, Type: "ref deployment", Doc: "The deployment under way."},
 		{Path: "status.last_deployment", Number: 3, Type: "ref deployment", Doc: "The newest deployment that ended."},
 	},
 	Columns: []schema.Column{
-		{Title: "VERSION", Value: func(obj schema.Object, _ time.Time) string {
-			o := obj.(*App)
-			return schema.Cell(o.Status.ActiveVersion)
-		}},
 		{Title: "DEPLOYING", Value: func(obj schema.Object, _ time.Time) string {
 			o := obj.(*App)
 			return schema.Cell(o.Status.ActiveDeployment)
@@ -1207,7 +1271,7 @@ func (x *AppVersionSpec) ValidateFields(v *schema.Validator) {
 
 // AppVersionStatus: what is known of a app_version.
 type AppVersionStatus struct {
-	// Time at which it got the traffic; absent: it never served.
+	// Time at which it got all traffic; absent: it never did.
 	ServedAt *time.Time `cbor:"1,keyasint,omitempty" json:"served_at,omitempty"`
 }
 
@@ -1317,7 +1381,7 @@ var AppVersionKind = &schema.Kind{
 		{Path: "spec.secrets", Number: 8, Type: "map of secret", Doc: "Secret environment when it was made."},
 		{Path: "spec.git", Number: 9, Type: "component git_info", Doc: "Source."},
 		{Path: "spec.copied_from", Number: 10, Type: "ref app_version", Doc: "The version it repeats, for rollback, config and restart."},
-		{Path: "status.served_at", Number: 1, Type: "time", Doc: "Time at which it got the traffic; absent: it never served."},
+		{Path: "status.served_at", Number: 1, Type: "time", Doc: "Time at which it got all traffic; absent: it never did."},
 	},
 	Columns: []schema.Column{
 		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
@@ -1650,6 +1714,9 @@ type DeploymentSpec struct {
 	Target id.AppVersion `cbor:"4,keyasint,omitempty" json:"target,omitempty"`
 	// The user cancelled it; the active version keeps serving. (default false)
 	Cancel bool `cbor:"5,keyasint" json:"cancel"`
+	// Percentage of the requests that the new version gets, beside the active one; 0: all.
+	// (default 0)
+	Canary int64 `cbor:"9,keyasint" json:"canary"`
 	// Reason that the user gave.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 	// Identity of the caller.
@@ -1662,6 +1729,7 @@ type DeploymentSpec struct {
 func (x *DeploymentSpec) SetDefaults() {
 	x.Kind = RolloutKindDeploy
 	x.Cancel = false
+	x.Canary = 0
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -1695,6 +1763,8 @@ func (x *DeploymentSpec) ValidateFields(v *schema.Validator) {
 	if x.Target != "" {
 		v.Ref("target", string(x.Target))
 	}
+	schema.CheckMin(v, "canary", x.Canary, 0)
+	schema.CheckMax(v, "canary", x.Canary, 99)
 	if x.Message != "" {
 		v.MaxLen("message", len(x.Message), 1024)
 	}
@@ -1778,6 +1848,7 @@ const (
 	DeploymentAttrBuild       = "spec.build"
 	DeploymentAttrTarget      = "spec.target"
 	DeploymentAttrCancel      = "spec.cancel"
+	DeploymentAttrCanary      = "spec.canary"
 	DeploymentAttrMessage     = "spec.message"
 	DeploymentAttrRequestedBy = "spec.requested_by"
 	DeploymentAttrGit         = "spec.git"
@@ -1864,10 +1935,11 @@ var DeploymentKind = &schema.Kind{
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewDeployment()) },
 	Attrs: []schema.Attr{
 		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
-		{Path: "spec.kind", Number: 2, Type: "enum rollout_kind", Doc: "Kind of the rollout.", Default: "deploy", Choices: []string{"deploy", "rollback", "config", "restart"}},
+		{Path: "spec.kind", Number: 2, Type: "enum rollout_kind", Doc: "Kind of the rollout.", Default: "deploy", Choices: []string{"deploy", "rollback", "config", "restart", "promote"}},
 		{Path: "spec.build", Number: 3, Type: "ref build", Doc: "For deploy: the build whose image it rolls out."},
 		{Path: "spec.target", Number: 4, Type: "ref app_version", Doc: "For rollback and restart: the version."},
 		{Path: "spec.cancel", Number: 5, Type: "bool", Doc: "The user cancelled it; the active version keeps serving.", Default: "false"},
+		{Path: "spec.canary", Number: 9, Type: "int", Doc: "Percentage of the requests that the new version gets, beside the active one; 0: all.", Default: "0"},
 		{Path: "spec.message", Number: 6, Type: "string", Doc: "Reason that the user gave."},
 		{Path: "spec.requested_by", Number: 7, Type: "string", Doc: "Identity of the caller."},
 		{Path: "spec.git", Number: 8, Type: "component git_info", Doc: "Source."},

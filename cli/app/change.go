@@ -49,6 +49,26 @@ func newRollback(e *command.Env) *cobra.Command {
 	return cmd
 }
 
+func newPromote(e *command.Env) *cobra.Command {
+	o := &changeOptions{appOptions: appOptions{Env: e}}
+	cmd := &cobra.Command{
+		Use:   "promote [APP]",
+		Short: "Give all requests to the version that was deployed with --canary",
+		Long: `Gives all requests to the version that a deployment with --canary gave a share of them. Until then r app rollback takes
+that share from it again.`,
+		Args:              command.Args(0, 1, "APP"),
+		ValidArgsFunction: completeApps(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.roll(cmd.Context(), args, func(ctx context.Context, c app.AppsClient, name string) (*app.DeploymentResponse, error) {
+				return c.Promote(ctx, &app.PromoteRequest{Project: o.Project(), App: name, Message: o.message})
+			})
+		},
+	}
+	o.addApp(cmd)
+	o.addRollout(cmd)
+	return cmd
+}
+
 func newRestart(e *command.Env) *cobra.Command {
 	o := &changeOptions{appOptions: appOptions{Env: e}}
 	cmd := &cobra.Command{

@@ -31,6 +31,7 @@ type deployOptions struct {
 	stack   string
 	detach  bool
 	plan    bool
+	canary  int64
 	// Of a workspace whose lock file is above it: the folder that is uploaded, and dir below it. Else empty.
 	root, folder string
 }
@@ -49,9 +50,14 @@ the old one, and shifts the traffic when the new one is ready. If that fails, th
 
 The server runs the deployment: Ctrl-C only stops watching it. Exit codes: 3 the build failed, 4 the new version was not
 healthy, 5 another deployment of the app is running.`,
-		Example: "  r deploy\n  r app deploy --dir services/shop --app shop --message 'new cart'\n  r deploy --plan",
+		Example: "  r deploy\n  r app deploy --dir services/shop --app shop --message 'new cart'\n  r deploy --canary 10\n  r deploy --plan",
 		Args:    command.Args(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("canary") && (o.canary < 1 || o.canary > 99) {
+				return exit.Usagef("--canary is %d, but must be a percentage from 1 to 99", o.canary)
+			}
+			return o.run(cmd.Context())
+		},
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.dir, "dir", "d", ".", "folder of the source")
@@ -60,6 +66,7 @@ healthy, 5 another deployment of the app is running.`,
 	f.BoolVar(&o.noCache, "no-cache", false, "build without the cache")
 	f.StringVar(&o.stack, "stack", "", stackFlag)
 	f.BoolVar(&o.detach, "detach", false, "return without waiting for the end of the rollout")
+	f.Int64Var(&o.canary, "canary", 0, "percentage of the requests that the new version gets, until r app promote or r app rollback (default all)")
 	f.BoolVar(&o.plan, "plan", false, "only show how the source would be built")
 	return cmd
 }
@@ -95,9 +102,13 @@ func (o *deployOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resp, err := client.Deploy(ctx, &app.DeployRequest{
+	req := &app.DeployRequest{
 		Project: o.Project(), App: name, Create: true, Source: src, Git: gitInfo(ctx, o.dir), Message: o.message, NoCache: &o.noCache, Stack: o.stack, Folder: o.folder,
-	})
+	}
+	if o.canary > 0 {
+		req.Canary = &o.canary
+	}
+	resp, err := client.Deploy(ctx, req)
 	if err != nil {
 		return err
 	}

@@ -146,12 +146,12 @@ func (o *envOptions) list(ctx context.Context, args []string) error {
 		return err
 	}
 	vars := map[string]variable{}
-	if a.Status.ActiveVersion != "" {
+	if a.Status.Active() != "" {
 		store, err := o.Store(ctx)
 		if err != nil {
 			return err
 		}
-		v, err := entity.Get[app.AppVersion](ctx, store, a.Status.ActiveVersion)
+		v, err := entity.Get[app.AppVersion](ctx, store, a.Status.Active())
 		if err != nil && !errs.Is(err, errs.NotFound) {
 			return err
 		}

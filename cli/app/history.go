@@ -81,7 +81,7 @@ func (o *historyOptions) history(ctx context.Context, name string) ([]entry, err
 	list := []entry{}
 	serving := false // only the newest rollout of the active version is marked
 	for _, d := range deps {
-		active := !serving && d.Status.Phase == app.DeploymentPhaseSucceeded && d.Status.Version == a.Status.ActiveVersion && a.Status.ActiveVersion != ""
+		active := !serving && d.Status.Phase == app.DeploymentPhaseSucceeded && d.Status.Version == a.Status.Active() && a.Status.Active() != ""
 		serving = serving || active
 		list = append(list, entry{Version: versionName(number[d.Status.Version]), Active: active, Deployment: d})
 	}

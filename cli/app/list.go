@@ -32,8 +32,9 @@ func newList(e *command.Env) *cobra.Command {
 type summary struct {
 	Name      string   `json:"name"`
 	ID        string   `json:"id"`
-	Version   string   `json:"version,omitempty"`
-	Serving   string   `json:"serving"` // "2/2": ready sandboxes, and all
+	Version   string   `json:"version,omitempty"` // the active one
+	Traffic   []string `json:"traffic,omitempty"` // "v1 90%": shares, if several versions serve
+	Serving   string   `json:"serving"`           // "2/2": ready sandboxes, and all
 	Deploying string   `json:"deploying,omitempty"`
 	Last      string   `json:"last_deployment,omitempty"`
 	Hosts     []string `json:"hosts,omitempty"`
@@ -44,7 +45,7 @@ type summary struct {
 func table(e *command.Env, list []*summary) {
 	var rows [][]string
 	for _, s := range list {
-		rows = append(rows, []string{s.Name, s.Version, s.Serving, paintPhase(e.Console, cmp.Or(s.Deploying, s.Last)), strings.Join(s.Hosts, ","), s.age})
+		rows = append(rows, []string{s.Name, cmp.Or(strings.Join(s.Traffic, ", "), s.Version), s.Serving, paintPhase(e.Console, cmp.Or(s.Deploying, s.Last)), strings.Join(s.Hosts, ","), s.age})
 	}
 	if len(rows) == 0 && e.Terminal {
 		e.Notef("there are no apps; `r deploy` in the folder of an app creates one\n")
@@ -99,12 +100,12 @@ func summaries(ctx context.Context, e *command.Env) ([]*summary, error) {
 	list := []*summary{}
 	for _, a := range apps {
 		s := &summary{Name: a.Name, ID: string(a.ID)}
-		if a.Status.ActiveVersion != "" {
-			s.Version = versionName(number[a.Status.ActiveVersion])
+		if a.Status.Active() != "" {
+			s.Version, s.Traffic = versionName(number[a.Status.Active()]), shares(a, number)
 		}
 		var ready, want int64
 		for _, p := range pools {
-			if p.Spec.AppVersion == a.Status.ActiveVersion && a.Status.ActiveVersion != "" {
+			if p.Spec.AppVersion != "" && a.Status.Serves(p.Spec.AppVersion) {
 				ready += p.Status.Ready
 				want += p.Spec.Replicas
 			}
@@ -129,6 +130,22 @@ func summaries(ctx context.Context, e *command.Env) ([]*summary, error) {
 	}
 	slices.SortFunc(list, func(a, b *summary) int { return cmp.Compare(a.Name, b.Name) })
 	return list, nil
+}
+
+// shares returns the shares of the requests that versions have, "v1 90%"; nil if one has all.
+func shares(a *app.App, number map[id.AppVersion]int64) []string {
+	if len(a.Status.Traffic) < 2 {
+		return nil
+	}
+	var all []string
+	for _, t := range a.Status.Traffic {
+		share := versionName(number[t.Version]) + " " + strconv.FormatInt(t.Weight, 10) + "%"
+		if t.Host != "" {
+			share = versionName(number[t.Version]) + " at " + t.Host
+		}
+		all = append(all, share)
+	}
+	return all
 }
 
 func versionName(n int64) string {
@@ -183,6 +200,8 @@ type detail struct {
 	Deployment *app.Deployment        `json:"deployment,omitempty"` // under way
 	Last       *app.Deployment        `json:"last_deployment,omitempty"`
 	URL        string                 `json:"url,omitempty"`
+
+	shares []string // of the requests, for people; empty: the active version gets all
 }
 
 func load(ctx context.Context, e *command.Env, name string) (*detail, error) {
@@ -195,10 +214,21 @@ func load(ctx context.Context, e *command.Env, name string) (*detail, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.Status.ActiveVersion != "" {
-		if d.Version, err = entity.Get[app.AppVersion](ctx, store, a.Status.ActiveVersion); err != nil && !errs.Is(err, errs.NotFound) {
+	if a.Status.Active() != "" {
+		if d.Version, err = entity.Get[app.AppVersion](ctx, store, a.Status.Active()); err != nil && !errs.Is(err, errs.NotFound) {
 			return nil, err
 		}
+	}
+	if len(a.Status.Traffic) > 1 {
+		number := map[id.AppVersion]int64{}
+		for _, vid := range a.Status.Versions() {
+			v, err := entity.Get[app.AppVersion](ctx, store, vid)
+			if err != nil {
+				return nil, err
+			}
+			number[vid] = v.Spec.Number
+		}
+		d.shares = shares(a, number)
 	}
 	if d.Pools, _, err = command.All[sandbox.SandboxPool](ctx, e, ofApp(sandbox.SandboxPoolAttrApp, a)); err != nil {
 		return nil, err

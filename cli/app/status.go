@@ -51,14 +51,17 @@ func (d *detail) printStatus(e *command.Env) {
 	}
 	line("app", "%s  %s", e.Paint(console.Bold, d.App.Name), e.Paint(console.Dim, string(d.App.ID)))
 	switch {
-	case d.App.Status.ActiveVersion == "":
+	case d.App.Status.Active() == "":
 		line("version", "none is active yet")
 	case d.Version != nil:
 		line("version", "v%d", d.Version.Spec.Number)
 	default:
-		line("version", "%s", d.App.Status.ActiveVersion)
+		line("version", "%s", d.App.Status.Active())
 	}
-	if d.URL != "" && d.App.Status.ActiveVersion != "" {
+	if len(d.shares) > 0 {
+		line("traffic", "%s", strings.Join(d.shares, ", "))
+	}
+	if d.URL != "" && d.App.Status.Active() != "" {
 		line("url", "%s", e.Paint(console.Cyan, d.URL))
 	}
 	for _, r := range d.Routes {

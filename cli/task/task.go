@@ -78,10 +78,10 @@ func load(ctx context.Context, e *command.Env, name string) ([]*item, error) {
 	}
 	all := []*item{}
 	store, err := e.Store(ctx)
-	if err != nil || a.Status.ActiveVersion == "" {
+	if err != nil || a.Status.Active() == "" {
 		return all, err
 	}
-	ver, err := entity.Get[app.AppVersion](ctx, store, a.Status.ActiveVersion)
+	ver, err := entity.Get[app.AppVersion](ctx, store, a.Status.Active())
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 	seen := map[schema.ID]*app.AppVersion{}
 	for _, a := range informer.Of[app.App](r.Informers).List() {
 		entry := appnet.App{Project: string(a.Project), Name: a.Name}
-		ver, err := r.version(ctx, schema.ID(a.Status.ActiveVersion))
+		ver, err := r.version(ctx, schema.ID(a.Status.Active()))
 		if err != nil {
 			return 0, err
 		}

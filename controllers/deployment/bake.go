@@ -28,7 +28,7 @@ func (r *rollout) bake(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		failure.Message += " after it had the traffic"
-		if r.app.Status.ActiveVersion != "" {
+		if r.app.Status.Active() != "" {
 			failure.Message += "; the version before serves again"
 		}
 		return 0, r.fail(ctx, *failure)
@@ -58,6 +58,6 @@ func (r *rollout) takeBack(ctx context.Context) error {
 		}
 		r.app.Spec.Env, r.app.Spec.Secrets = prev.Spec.Env, prev.Spec.Secrets
 	}
-	r.app.Status.ActiveVersion = r.dep.Status.Previous
+	r.app.Status.Activate(r.dep.Status.Previous)
 	return nil
 }

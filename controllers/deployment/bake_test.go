@@ -27,8 +27,8 @@ func TestBakeFails(t *testing.T) {
 			if f == nil || f.Reason != reason || !strings.Contains(f.Message, "the version before serves again") {
 				t.Errorf("failure %+v", f)
 			}
-			if a := e.settled("shop"); a.Status.ActiveVersion != d1.Status.Version || e.live("shop") != 6 {
-				t.Errorf("%s serves with %d sandboxes, want %s with 6", a.Status.ActiveVersion, e.live("shop"), d1.Status.Version)
+			if a := e.settled("shop"); a.Status.Active() != d1.Status.Version || e.live("shop") != 6 {
+				t.Errorf("%s serves with %d sandboxes, want %s with 6", a.Status.Active(), e.live("shop"), d1.Status.Version)
 			}
 		})
 	}
@@ -47,8 +47,8 @@ func TestBakeHolds(t *testing.T) {
 		return len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == v.Status.Version && sb.Status.Ready })) == 1
 	}
 	d2 := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseBaking)
-	if a := e.app("shop"); a.Status.ActiveVersion != d2.Status.Version || !running(d1) || !running(d2) {
-		t.Fatalf("%s serves, old %t, new %t", a.Status.ActiveVersion, running(d1), running(d2))
+	if a := e.app("shop"); a.Status.Active() != d2.Status.Version || !running(d1) || !running(d2) {
+		t.Fatalf("%s serves, old %t, new %t", a.Status.Active(), running(d1), running(d2))
 	}
 	for _, p := range list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion == d1.Status.Version }) {
 		if p.Spec.State != sandbox.PoolStateDraining {
@@ -59,14 +59,14 @@ func TestBakeHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.phase(d2, app.DeploymentPhaseCanceled)
-	if a := e.settled("shop"); a.Status.ActiveVersion != d1.Status.Version || !running(d1) {
-		t.Errorf("%s serves, want %s", a.Status.ActiveVersion, d1.Status.Version)
+	if a := e.settled("shop"); a.Status.Active() != d1.Status.Version || !running(d1) {
+		t.Errorf("%s serves, want %s", a.Status.Active(), d1.Status.Version)
 	}
 	d3 := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseBaking)
 	e.advance(4 * time.Hour)
 	e.succeed(d3)
-	if a := e.settled("shop"); a.Status.ActiveVersion != d3.Status.Version || running(d1) {
-		t.Errorf("%s serves, want %s alone", a.Status.ActiveVersion, d3.Status.Version)
+	if a := e.settled("shop"); a.Status.Active() != d3.Status.Version || running(d1) {
+		t.Errorf("%s serves, want %s alone", a.Status.Active(), d3.Status.Version)
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"context"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -133,6 +135,23 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 		{"crash in the bake", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("ok", "web=late", "worker=ok"))
 		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},
+		{"canary", func(e *env, name string) *app.Deployment {
+			return e.canary(name, e.source("ok", "web=ok"), 10)
+		}, app.DeploymentPhaseSucceeded, ""},
+		{"canary that crashes in the bake", func(e *env, name string) *app.Deployment {
+			return e.canary(name, e.source("ok", "web=late"), 10)
+		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},
+		{"promote", func(e *env, name string) *app.Deployment {
+			stop := e.control(e.store)
+			e.succeed(e.canary(name, e.source("ok", "web=ok"), 10))
+			e.settled(name)
+			stop()
+			d, err := e.apps.Promote(e.Context(), "", name, apps.DeployRequest{})
+			if err != nil {
+				e.Fatal(err)
+			}
+			return d
+		}, app.DeploymentPhaseSucceeded, ""},
 		{"disk", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("ok", "web@data=ok", "worker=ok"))
 		}, app.DeploymentPhaseSucceeded, ""},
@@ -153,10 +172,10 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 			const name = "shop"
 			stop := e.control(e.store)
 			e.succeed(e.deploy(name, e.source("ok", "web@data=ok")))
-			before := e.settled(name).Status.ActiveVersion
+			before := e.settled(name).Status.Active()
 			e.limit(6)
 			stop()
-			if tc.name == "crash in the bake" {
+			if strings.HasSuffix(tc.name, "in the bake") {
 				e.bake = time.Hour // it ends with the crash
 			}
 			for n := 1; ; n += step {
@@ -181,11 +200,18 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 				a := e.settled(name)
 				stop()
 				want := before
-				if tc.end == app.DeploymentPhaseSucceeded {
+				tried := id.AppVersion("")
+				switch {
+				case tc.name == "canary":
+					tried = d.Status.Version
+				case tc.end == app.DeploymentPhaseSucceeded:
 					want = d.Status.Version
 				}
-				if a.Status.ActiveVersion != want {
-					t.Fatalf("after write %d: %s serves, want %s", n, a.Status.ActiveVersion, want)
+				if got := a.Status.Canary(); got != tried {
+					t.Fatalf("after write %d: %q is tried, want %q", n, got, tried)
+				}
+				if a.Status.Active() != want {
+					t.Fatalf("after write %d: %s serves, want %s", n, a.Status.Active(), want)
 				}
 				if f := d.Status.Failure; tc.reason != "" && (f == nil || f.Reason != tc.reason) {
 					t.Fatalf("after write %d: failure %+v, want %s", n, f, tc.reason)

@@ -17,7 +17,7 @@
 // that the reconciler renews. Every step that others see is one transaction that
 // checks the lease. So a deployment that lost it changes nothing, and two never act
 // on one app. A server killed between two transactions leaves a phase from which the
-// next server continues. The transaction that sets app.status.active_version shifts
+// next server continues. The transaction that sets app.status.traffic shifts
 // the traffic and enters baking. If the new version fails there, the end of the
 // deployment sets it back. From draining on the deployment can only succeed.
 package deployment
@@ -391,7 +391,7 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 // its release command. Each reconciliation of an ended deployment repeats it.
 func (r *rollout) cleanUp(ctx context.Context) error {
 	v := r.dep.Status.Version
-	if r.dep.Status.Phase == app.DeploymentPhaseSucceeded || v == "" || r.app.Status.ActiveVersion == v {
+	if r.dep.Status.Phase == app.DeploymentPhaseSucceeded || v == "" || r.app.Status.Serves(v) {
 		return nil
 	}
 	if err := r.stopRelease(ctx, v); err != nil {
@@ -407,7 +407,7 @@ func (r *rollout) cleanUp(ctx context.Context) error {
 // correctURL records the URL of the app again if the configuration of the
 // ingress has changed since this deployment recorded it.
 func (r *rollout) correctURL(ctx context.Context) error {
-	if r.URL == nil || r.dep.Status.Phase != app.DeploymentPhaseSucceeded || r.app.Status.ActiveVersion != r.dep.Status.Version {
+	if r.URL == nil || r.dep.Status.Phase != app.DeploymentPhaseSucceeded || r.app.Status.Active() != r.dep.Status.Version {
 		return nil
 	}
 	url := r.URL(r.app)

@@ -189,7 +189,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		return 10 * time.Millisecond, nil
 	}
 	if sb.Spec.Desired == sandbox.DesiredStateStopped {
-		if a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App); err == nil && a.Status.ActiveVersion == sb.Spec.AppVersion {
+		if a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App); err == nil && a.Status.Active() == sb.Spec.AppVersion {
 			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.env.store, sb.Spec.Pool); err == nil && (p.Spec.Replicas == 0 || p.Spec.State == sandbox.PoolStateRetired) && !n.env.yielded(p) && !scaled(a, sb) {
 				bad := fmt.Sprintf("sandbox %s of the active version was stopped", sb.ID)
 				n.env.bad.CompareAndSwap(nil, &bad)
@@ -264,7 +264,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	if st.Ready && (sim == "late" || sim == "wilt" || sim == "hang") {
 		a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App)
 		switch {
-		case err != nil || a.Status.ActiveVersion != sb.Spec.AppVersion:
+		case err != nil || !a.Status.Serves(sb.Spec.AppVersion):
 			return 10 * time.Millisecond, err
 		case sim == "late":
 			st.ExitCode, st.LogTail = &code, []string{"panic: no database"}
@@ -549,7 +549,7 @@ func (e *env) leftover(a *app.App) string {
 		switch {
 		case p.Spec.State == sandbox.PoolStateRetired:
 			want = 0
-		case p.Spec.State != sandbox.PoolStateActive || p.Spec.AppVersion != a.Status.ActiveVersion && want > 0:
+		case p.Spec.State != sandbox.PoolStateActive || !a.Status.Serves(p.Spec.AppVersion) && want > 0:
 			return "pool of another version: " + p.Name + " " + string(p.Spec.State)
 		}
 		if len(live) != want {

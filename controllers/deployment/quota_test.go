@@ -31,12 +31,12 @@ func TestRolloutBeyondTheQuotaFailsBeforeItStarts(t *testing.T) {
 		t.Fatalf("failure %+v", f)
 	}
 	a := e.settled("shop")
-	if all := list(e, func(*sandbox.Sandbox) bool { return true }); a.Status.ActiveVersion != first.Status.Version || e.live("shop") != 1 || len(all) != 1 {
+	if all := list(e, func(*sandbox.Sandbox) bool { return true }); a.Status.Active() != first.Status.Version || e.live("shop") != 1 || len(all) != 1 {
 		t.Errorf("%+v, %d live, %d sandboxes", a.Status, e.live("shop"), len(all))
 	}
 	e.limit(7)
 	d = e.succeed(e.deploy("shop", e.source("ok", "web=ok", "many=ok")))
-	if a := e.settled("shop"); a.Status.ActiveVersion != d.Status.Version || e.live("shop") != 6 {
+	if a := e.settled("shop"); a.Status.Active() != d.Status.Version || e.live("shop") != 6 {
 		t.Errorf("%+v, %d live", a.Status, e.live("shop"))
 	}
 }
@@ -58,7 +58,7 @@ func TestQuotaThatShrinksDuringARelease(t *testing.T) {
 		t.Fatalf("failure %+v", f)
 	}
 	pools, _, err := entity.List[sandbox.SandboxPool](t.Context(), e.store, entity.Query{})
-	if a := e.settled("shop"); err != nil || a.Status.ActiveVersion != first.Status.Version || e.live("shop") != 1 || len(pools) != 1 {
+	if a := e.settled("shop"); err != nil || a.Status.Active() != first.Status.Version || e.live("shop") != 1 || len(pools) != 1 {
 		t.Errorf("%+v, %d live, %d pools, %v", a.Status, e.live("shop"), len(pools), err)
 	}
 }
@@ -88,7 +88,7 @@ func TestRolloutBeyondThePolicyFailsBeforeItStarts(t *testing.T) {
 			t.Fatalf("failure %+v", f)
 		}
 	}
-	if a := e.settled("shop"); a.Status.ActiveVersion != first.Status.Version || e.live("shop") != 1 {
+	if a := e.settled("shop"); a.Status.Active() != first.Status.Version || e.live("shop") != 1 {
 		t.Errorf("%+v, %d live", a.Status, e.live("shop"))
 	}
 	for _, sb := range list(e, func(*sandbox.Sandbox) bool { return true }) {

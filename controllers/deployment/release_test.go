@@ -60,7 +60,7 @@ func TestReleaseCommandRunsOnceBeforeTheVersionStarts(t *testing.T) {
 	// The server restarts meanwhile.
 	stop()
 	e.control(e.store)
-	if a := e.app("shop"); a.Status.ActiveVersion != d1.Status.Version || len(e.poolsOf(d2.Status.Version)) > 0 {
+	if a := e.app("shop"); a.Status.Active() != d1.Status.Version || len(e.poolsOf(d2.Status.Version)) > 0 {
 		t.Errorf("it started before its release command had ended: %+v", a.Status)
 	}
 	e.gate.Store(true)
@@ -124,7 +124,7 @@ func TestReleaseCommandThatFailsKeepsTheOldVersion(t *testing.T) {
 				t.Errorf("failure %+v", f)
 			}
 			d2 = e.get(d2)
-			if a := e.settled("shop"); a.Status.ActiveVersion != d1.Status.Version || len(e.poolsOf(d2.Status.Version)) > 0 {
+			if a := e.settled("shop"); a.Status.Active() != d1.Status.Version || len(e.poolsOf(d2.Status.Version)) > 0 {
 				t.Errorf("status %+v", a.Status)
 			}
 			if n := len(e.releases(d2.Status.Version)); n != 1 {

@@ -32,10 +32,10 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 		now := r.now()
 		r.dep.Status.StartedAt = &now
 	}
-	r.dep.Status.Previous = r.app.Status.ActiveVersion
+	r.dep.Status.Previous = r.app.Status.Active()
 	r.dep.Status.Steps = nil
 	for _, s := range steps {
-		if s == "bake" && r.Bake <= 0 {
+		if s == "bake" && r.Bake <= 0 || s == "build" && r.dep.Spec.Kind == app.RolloutKindPromote {
 			continue
 		}
 		r.dep.Status.Steps = append(r.dep.Status.Steps, app.Step{Name: s, State: app.StepStatePending})
@@ -51,6 +51,15 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	}
 	if err != nil {
 		return 0, err
+	}
+	if r.dep.Spec.Kind == app.RolloutKindPromote {
+		if !r.app.Status.Serves(src.GetID()) {
+			return 0, r.fail(ctx, app.Failure{Reason: app.FailureReasonImage, Message: fmt.Sprintf("v%d does not serve any more", src.Spec.Number),
+				Hint: fmt.Sprintf("`r app status %s` shows what does", r.app.Name)})
+		}
+		r.dep.Status.Version = src.GetID()
+		r.step("start", fmt.Sprintf("v%d", src.Spec.Number))
+		return time.Millisecond, r.enter(ctx, app.DeploymentPhaseStarting)
 	}
 	ver := src.Spec
 	ver.CopiedFrom = src.GetID()
@@ -140,6 +149,12 @@ func pointers[T any](list []T) []*T {
 // transaction.
 func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (time.Duration, error) {
 	beside := slices.DeleteFunc(pointers(spec.Services), writes) // the others replace sandboxes
+	if k := slices.IndexFunc(pointers(spec.Services), writes); k >= 0 && r.dep.Spec.Canary > 0 && r.app.Status.Active() != "" {
+		r.step("start", "")
+		return 0, r.fail(ctx, app.Failure{Reason: app.FailureReasonVolume, Service: spec.Services[k].Name,
+			Message: fmt.Sprintf("service %s writes to a disk, which the active version has: two versions cannot serve beside each other", spec.Services[k].Name),
+			Hint:    "deploy without --canary"})
+	}
 	failure, err := r.checkAdmission(ctx, &app.AppVersion{Spec: spec}, beside)
 	if err != nil {
 		return 0, err
@@ -306,7 +321,13 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	}
 	now := r.now()
 	var ops []entity.Op
-	ver.Status.ServedAt = &now
+	percent := r.dep.Spec.Canary
+	if r.app.Status.Active() == "" {
+		percent = 0
+	}
+	if percent == 0 { // a rollback does not choose versions that were only tried
+		ver.Status.ServedAt = &now
+	}
 	op, err := entity.UpdateStatusOp(ver)
 	if err != nil {
 		return 0, err
@@ -319,7 +340,11 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 		}
 		ops = append(ops, op)
 	}
-	r.app.Status.ActiveVersion = ver.GetID()
+	if percent > 0 {
+		r.app.Status.Try(ver.GetID(), percent)
+	} else {
+		r.app.Status.Activate(ver.GetID())
+	}
 	if op, err = entity.UpdateStatusOp(r.app); err != nil {
 		return 0, err
 	}
@@ -349,11 +374,11 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseBaking, ops...)
 }
 
-// otherPools returns the pools of other versions than the active one.
+// otherPools returns the pools of versions that do not serve.
 func (r *rollout) otherPools(ctx context.Context) ([]*sandbox.SandboxPool, error) {
 	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
 	return slices.DeleteFunc(pools, func(p *sandbox.SandboxPool) bool {
-		return p.Spec.AppVersion == r.app.Status.ActiveVersion || p.Spec.AppVersion == "" // made by hand
+		return p.Spec.AppVersion == "" || r.app.Status.Serves(p.Spec.AppVersion) // made by hand, or has traffic
 	}), err
 }
 

@@ -20,7 +20,7 @@ func TestDeployRedeployRollback(t *testing.T) {
 
 	d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok", "worker=ok", "idle=ok", "many=ok")))
 	a := e.settled("shop")
-	if a.Status.ActiveVersion != d1.Status.Version || a.Status.LastDeployment != d1.GetID() {
+	if a.Status.Active() != d1.Status.Version || a.Status.LastDeployment != d1.GetID() {
 		t.Fatalf("status %+v", a.Status)
 	}
 	if d1.Status.URL != "http://shop.localhost/" || d1.Status.EndedAt == nil {
@@ -50,7 +50,7 @@ func TestDeployRedeployRollback(t *testing.T) {
 
 	d2 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
 	a = e.settled("shop")
-	if a.Status.ActiveVersion != d2.Status.Version || d2.Status.Previous != d1.Status.Version || a.Spec.VersionCounter != 2 {
+	if a.Status.Active() != d2.Status.Version || d2.Status.Previous != d1.Status.Version || a.Spec.VersionCounter != 2 {
 		t.Fatalf("status %+v, deployment %+v", a.Status, d2.Status)
 	}
 
@@ -157,13 +157,13 @@ func TestFailures(t *testing.T) {
 				t.Fatalf("failure %+v", f)
 			}
 			a := e.settled("shop")
-			if a.Status.ActiveVersion != d1.Status.Version || a.Status.LastDeployment != bad.GetID() {
+			if a.Status.Active() != d1.Status.Version || a.Status.LastDeployment != bad.GetID() {
 				t.Fatalf("status %+v", a.Status)
 			}
 			// The app can be deployed again at once.
 			e.gate.Store(true)
 			d3 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
-			if a := e.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
+			if a := e.settled("shop"); a.Status.Active() != d3.Status.Version {
 				t.Fatalf("status %+v", a.Status)
 			}
 		})
@@ -235,7 +235,7 @@ func TestCancel(t *testing.T) {
 				e.control(e.store)
 			}
 			e.phase(d, app.DeploymentPhaseCanceled)
-			if a := e.settled("shop"); a.Status.ActiveVersion != d1.Status.Version {
+			if a := e.settled("shop"); a.Status.Active() != d1.Status.Version {
 				t.Fatalf("status %+v", a.Status)
 			}
 			if _, err := e.apps.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
@@ -261,7 +261,7 @@ func TestCancelTooLate(t *testing.T) {
 	}
 	e.drainer.set(d1.Status.Version, 0)
 	e.succeed(d2)
-	if a := e.settled("shop"); a.Status.ActiveVersion != d2.Status.Version {
+	if a := e.settled("shop"); a.Status.Active() != d2.Status.Version {
 		t.Errorf("status %+v", a.Status)
 	}
 }
@@ -273,8 +273,8 @@ func TestDrain(t *testing.T) {
 		d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
 		e.drainer.set(d1.Status.Version, 3)
 		d2 := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseDraining)
-		if a := e.app("shop"); a.Status.ActiveVersion != d2.Status.Version {
-			t.Fatalf("draining, but %s serves", a.Status.ActiveVersion)
+		if a := e.app("shop"); a.Status.Active() != d2.Status.Version {
+			t.Fatalf("draining, but %s serves", a.Status.Active())
 		}
 		e.eventually("it waits for the requests", func() bool {
 			s := e.get(d2).Status.Steps[3]
@@ -416,7 +416,7 @@ func TestLeaseLost(t *testing.T) {
 				}
 			}
 			d3 = e.succeed(d3)
-			if a := e.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
+			if a := e.settled("shop"); a.Status.Active() != d3.Status.Version {
 				t.Errorf("status %+v", a.Status)
 			}
 		})
@@ -508,7 +508,7 @@ func TestFirstFails(t *testing.T) {
 	e := newEnv(t)
 	e.control(e.store)
 	d := e.phase(e.deploy("shop", e.source("ok", "web=crash", "many=ok")), app.DeploymentPhaseFailed)
-	if a := e.settled("shop"); a.Status.ActiveVersion != "" || d.Status.Previous != "" {
+	if a := e.settled("shop"); a.Status.Active() != "" || d.Status.Previous != "" {
 		t.Errorf("status %+v", a.Status)
 	}
 	if _, err := e.apps.Rollback(t.Context(), "", "shop", "", apps.DeployRequest{}); !errs.Is(err, errs.FailedPrecondition) {
@@ -539,8 +539,8 @@ func TestNotReadyAtTheShift(t *testing.T) {
 	}
 	e.control(e.store)
 	e.phase(d2, app.DeploymentPhaseStarting)
-	if a := e.app("shop"); a.Status.ActiveVersion != d1.Status.Version {
-		t.Fatalf("%s serves", a.Status.ActiveVersion)
+	if a := e.app("shop"); a.Status.Active() != d1.Status.Version {
+		t.Fatalf("%s serves", a.Status.Active())
 	}
 	e.gate.Store(true)
 	e.succeed(d2)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/sandboxes"
@@ -41,7 +42,10 @@ func (r *rollout) withRoomNote(message string) string {
 // did. If the new version never gets the traffic, scale restores the sandboxes.
 func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 	now := r.now()
-	if now.Sub(r.crowdedSince(r.stepStart("start"))) < crowdedFor || r.app.Status.ActiveVersion == "" {
+	if r.dep.Spec.Canary > 0 {
+		return false, nil // the active version keeps most of the requests
+	}
+	if now.Sub(r.crowdedSince(r.stepStart("start"))) < crowdedFor || r.app.Status.Active() == "" {
 		return false, nil
 	}
 	all, err := apps.Pools(ctx, r.Store, r.app.GetID())
@@ -49,7 +53,7 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 		return false, err
 	}
 	var from *sandbox.SandboxPool
-	for _, p := range apps.PoolsOfVersion(all, r.app.Status.ActiveVersion) {
+	for _, p := range apps.PoolsOfVersion(all, r.app.Status.Active()) {
 		sbs, err := sandboxes.InPool(ctx, r.Store, p.GetID())
 		if err != nil {
 			return false, err
@@ -110,18 +114,29 @@ func yieldsBefore(a, b *sandbox.SandboxPool, service string) bool {
 	return cmp.Compare(a.Spec.Replicas, b.Spec.Replicas) > 0
 }
 
-// scale returns the operations that give the pools of the active version the number
-// of sandboxes that the app's scale says: what they gave up, also to a deployment
-// that lost its lease to this one, and what was asked for during the rollout.
+// scale returns the operations that give the pools of the versions that serve the
+// number of sandboxes that the app's scale says: what they gave up, also to a
+// deployment that lost its lease to this one, and what was asked for during the
+// rollout.
 func (r *rollout) scale(ctx context.Context) ([]entity.Op, error) {
-	ver, err := get[app.AppVersion](ctx, r.Store, r.app.Status.ActiveVersion)
+	var ops []entity.Op
+	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
+	for _, v := range r.app.Status.Versions() {
+		if err != nil {
+			break
+		}
+		var more []entity.Op
+		more, err = r.scaleVersion(ctx, v, pools)
+		ops = append(ops, more...)
+	}
+	return ops, err
+}
+
+func (r *rollout) scaleVersion(ctx context.Context, version id.AppVersion, pools []*sandbox.SandboxPool) ([]entity.Op, error) {
+	ver, err := get[app.AppVersion](ctx, r.Store, version)
 	if errs.Is(err, errs.NotFound) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
 	if err != nil {
 		return nil, err
 	}

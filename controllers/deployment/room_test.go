@@ -41,7 +41,7 @@ func (e *env) crowded(d *app.Deployment) {
 
 // live returns the wanted sandboxes of the app's active version.
 func (e *env) live(name string) int {
-	v := e.app(name).Status.ActiveVersion
+	v := e.app(name).Status.Active()
 	return len(list(e, func(sb *sandbox.Sandbox) bool {
 		return sb.Spec.AppVersion == v && !sb.Status.Phase.Ended() && sb.Spec.Desired == sandbox.DesiredStateRunning
 	}))
@@ -64,7 +64,7 @@ func TestRolloutsOnAFullNode(t *testing.T) {
 		if i < 0 || d.Status.Steps[i].State != app.StepStateDone {
 			t.Errorf("%+v", d.Status.Steps)
 		}
-		if a := e.settled("shop"); a.Status.ActiveVersion != d.Status.Version || e.live("shop") != 1 {
+		if a := e.settled("shop"); a.Status.Active() != d.Status.Version || e.live("shop") != 1 {
 			t.Errorf("%+v, %d live", a.Status, e.live("shop"))
 		}
 	}
@@ -96,7 +96,7 @@ func TestRolloutYieldsOneAtATime(t *testing.T) {
 		}
 		gone += int(y.Replicas - p.Spec.Replicas)
 	}
-	if a := e.app("shop"); a.Status.ActiveVersion != first.Status.Version || gone != 3 {
+	if a := e.app("shop"); a.Status.Active() != first.Status.Version || gone != 3 {
 		t.Errorf("%+v; %d were yielded", a.Status, gone)
 	}
 	e.gate.Store(true)
@@ -132,7 +132,7 @@ func TestFailedRolloutGivesRoomBack(t *testing.T) {
 				t.Errorf("%+v", d.Status.Failure)
 			}
 			e.eventually("the old version serves again", func() bool {
-				v := e.app("shop").Status.ActiveVersion
+				v := e.app("shop").Status.Active()
 				return v == first.Status.Version && len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == v && sb.Status.Ready })) == 1
 			})
 		})

@@ -32,8 +32,8 @@ func (e *env) writer() *sandbox.Sandbox {
 func (e *env) served(v schema.ID) {
 	e.Helper()
 	a := e.settled("shop")
-	if schema.ID(a.Status.ActiveVersion) != v {
-		e.Errorf("%s serves, want %s", a.Status.ActiveVersion, v)
+	if schema.ID(a.Status.Active()) != v {
+		e.Errorf("%s serves, want %s", a.Status.Active(), v)
 	}
 	if w := e.writer(); w == nil || schema.ID(w.Spec.AppVersion) != v {
 		e.Errorf("the disk is of %+v, want version %s", w, v)

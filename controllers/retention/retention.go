@@ -92,7 +92,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, aid schema.ID) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	w := &sweep{Reconciler: r, app: a, keep: map[id.AppVersion]bool{a.Status.ActiveVersion: true}}
+	w := &sweep{Reconciler: r, app: a, keep: map[id.AppVersion]bool{}}
+	for _, v := range a.Status.Versions() {
+		w.keep[v] = true
+	}
 	if w.check, err = entity.CheckOp(a); err != nil {
 		return 0, err
 	}

@@ -67,7 +67,7 @@ func (f *fixture) version(n int64, served bool) *app.AppVersion {
 	f.app = f.read()
 	f.app.Status.LastDeployment = d.GetID()
 	if served {
-		f.app.Status.ActiveVersion = v.GetID()
+		f.app.Status.Activate(v.GetID())
 	}
 	f.status()
 	return v
@@ -188,6 +188,29 @@ func TestKeepsForDeployment(t *testing.T) {
 	}
 	if n := count[app.Build](f); n != 0 {
 		t.Errorf("%d builds stay", n)
+	}
+}
+
+// A version with a share of the requests stays with its sandboxes, however old.
+func TestKeepsTraffic(t *testing.T) {
+	f := setup(t)
+	f.rec.Config = Config{}
+	v1, v2, v3 := f.version(1, true), f.version(2, true), f.version(3, true)
+	tried, left := f.pool(v1, 1), f.pool(v2, 1)
+	f.app = f.read()
+	f.app.Status.Try(v1.GetID(), 10)
+	f.status()
+	f.reconcile()
+	for _, c := range []struct {
+		pool *sandbox.SandboxPool
+		want sandbox.PoolState
+	}{{tried, sandbox.PoolStateActive}, {left, sandbox.PoolStateRetired}} {
+		if p, err := entity.Get[sandbox.SandboxPool](t.Context(), f.store, c.pool.ID); err != nil || p.Spec.State != c.want {
+			t.Errorf("pool of %s: %+v, %v, want %s", c.pool.Spec.AppVersion, p, err, c.want)
+		}
+	}
+	if got := f.numbers(); !got[1] || !got[3] {
+		t.Errorf("versions %v stay, of them serve %s and %s", got, v1.ID, v3.ID)
 	}
 }
 

@@ -19,6 +19,13 @@ import (
 // or its machine, so its failure says nothing about the sandbox.
 const overrun = 2 * time.Second
 
+// A check that has never passed may be of a process that answers none: it takes at most firstTimeout, and is repeated
+// after firstFactor times the interval, since the reconciliations of the sandbox wait for it.
+const (
+	firstTimeout = 5 * time.Second
+	firstFactor  = 3
+)
+
 // LiveProber checks once whether a process at an address is alive. Like a Prober, it returns the same text for the
 // same cause.
 type LiveProber func(ctx context.Context, address string, l sandbox.Liveness) error
@@ -42,20 +49,23 @@ func (r *Reconciler) live(ctx context.Context, sb *sandbox.Sandbox) (time.Durati
 	if check == nil {
 		check = alive
 	}
-	limited, cancel := context.WithTimeout(ctx, l.Timeout)
+	timeout, next := l.Timeout, l.Interval
+	if sb.Status.LiveAt == nil {
+		timeout, next = min(timeout, firstTimeout), firstFactor*next
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	err := check(limited, sb.Status.Address, *l)
 	cancel()
 	release()
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
-	next := l.Interval
 	if err == nil { // the jitter keeps sandboxes that became ready together from being checked together
-		next -= rand.N(l.Interval / 5)
+		next = l.Interval - rand.N(l.Interval/5)
 	}
 	wait := r.work.checkAfter(sid, now, next)
 	wait = max(wait-r.now().Sub(now), time.Millisecond)
-	if took := time.Since(began); err != nil && took > l.Timeout+overrun {
+	if took := time.Since(began); err != nil && took > timeout+overrun {
 		r.Logger.Warn("a liveness check was delayed on this machine and does not count", "sandbox", sid, "took", took, "error", err)
 		return wait, nil
 	}

@@ -121,7 +121,7 @@ func TestLivenessCountsFromItsFirstSuccess(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	*verdict = nil
-	for range 2 {
+	for range 8 {
 		_, again := e.step(sb)
 		e.advance(again)
 	}

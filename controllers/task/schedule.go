@@ -3,7 +3,7 @@
 // run with its sandbox when one comes. Runs records how runs end, and stops those
 // that are cancelled.
 //
-// In: app.status.active_version and the tasks of that version, task_schedule.spec,
+// In: app.status.traffic and the tasks of that version, task_schedule.spec,
 // task_run.spec, and the sandboxes of runs. Out: task_schedule and task_run entities
 // with their status, and the sandboxes.
 //
@@ -89,7 +89,7 @@ func (s *Schedule) Reconcile(ctx context.Context, aid schema.ID) (time.Duration,
 		return 0, err
 	}
 	var ver *app.AppVersion
-	if a.Status.ActiveVersion != "" {
+	if a.Status.Active() != "" {
 		if ver, err = apps.ActiveVersion(ctx, s.Store, a); errs.Is(err, errs.NotFound) {
 			return 0, nil // another change follows
 		} else if err != nil {

@@ -93,7 +93,7 @@ func (e *env) serve(list ...app.Task) {
 		e.Fatal(err)
 	}
 	a, err := entity.ModifyStatus(e.Context(), e.store, e.app.ID, func(a *app.App) error {
-		a.Status.ActiveVersion = v.GetID()
+		a.Status.Activate(v.GetID())
 		return nil
 	})
 	if err != nil {

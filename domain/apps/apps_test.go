@@ -53,7 +53,7 @@ func serving(t *testing.T, s *Service, name string, n int64) (*app.App, []*app.A
 		all = append(all, v)
 	}
 	if n > 0 {
-		a.Status.ActiveVersion = all[n-1].GetID()
+		a.Status.Activate(all[n-1].GetID())
 		if err := entity.UpdateStatus(t.Context(), s.Store, a); err != nil {
 			t.Fatal(err)
 		}

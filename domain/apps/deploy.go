@@ -24,6 +24,7 @@ type DeployRequest struct {
 	NoCache     bool          // kind deploy: ignore the build cache
 	Stack       string        // kind deploy: the stack to build with; "": from app.toml, or detected
 	Folder      string        // kind deploy: the app's folder in the source; "": the source itself
+	Canary      int64         // kind deploy: percentage of the requests that the new version gets; 0: all
 	Target      id.AppVersion // other kinds
 	Message     string
 	RequestedBy string
@@ -106,7 +107,7 @@ func (s *Service) accept(ctx context.Context, a *app.App, req DeployRequest, lea
 	dep := app.NewDeployment()
 	dep.ID, dep.Project = schema.NewID(app.DeploymentKind.Prefix), a.Project
 	dep.Spec.App, dep.Spec.Kind, dep.Spec.Target, dep.Spec.Message = a.GetID(), req.Kind, req.Target, req.Message
-	dep.Spec.RequestedBy, dep.Spec.Git = req.RequestedBy, req.Git
+	dep.Spec.RequestedBy, dep.Spec.Git, dep.Spec.Canary = req.RequestedBy, req.Git, req.Canary
 	dep.Status.StartedAt = &now
 	var objects []schema.Object
 	switch req.Kind {

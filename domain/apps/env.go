@@ -63,7 +63,7 @@ func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange,
 	if err != nil {
 		return nil, false, err
 	}
-	deploy := c.Deploy && a.Status.ActiveVersion != ""
+	deploy := c.Deploy && a.Status.Active() != ""
 	same := s.has(a.Spec.Env, a.Spec.Secrets, &c)
 	if same && deploy {
 		ver, err := ActiveVersion(ctx, s.Store, a)
@@ -79,7 +79,7 @@ func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange,
 		_, err := entity.ModifySpec(ctx, s.Store, a.GetID(), change)
 		return nil, true, err
 	}
-	req.Kind, req.Target, req.Change = app.RolloutKindConfig, a.Status.ActiveVersion, change
+	req.Kind, req.Target, req.Change = app.RolloutKindConfig, a.Status.Active(), change
 	d, err = s.Deploy(ctx, a, req)
 	return d, true, err
 }

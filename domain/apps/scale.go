@@ -30,12 +30,12 @@ func (s *Service) Scale(ctx context.Context, project, name string, set map[strin
 }
 
 func (s *Service) scale(ctx context.Context, a *app.App, set map[string]int64, reset []string) error {
-	ver, err := ActiveVersion(ctx, s.Store, a)
+	versions, err := Serving(ctx, s.Store, a)
 	if err != nil {
 		return err
 	}
 	for _, service := range slices.Concat(slices.Sorted(maps.Keys(set)), reset) {
-		if err := checkScale(ver, service, set[service]); err != nil {
+		if err := checkScale(versions, service, set[service]); err != nil {
 			return entity.Final(err)
 		}
 	}
@@ -64,17 +64,19 @@ func (s *Service) scale(ctx context.Context, a *app.App, set map[string]int64, r
 		if err != nil {
 			return err
 		}
-		for _, p := range PoolsOfVersion(pools, ver.GetID()) {
-			i := slices.IndexFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == p.Spec.Service })
-			if i < 0 || p.Spec.Replicas == Replicas(a, &ver.Spec.Services[i]) {
-				continue
+		for _, ver := range versions {
+			for _, p := range PoolsOfVersion(pools, ver.GetID()) {
+				i := serviceIndex(ver, p.Spec.Service)
+				if i < 0 || p.Spec.Replicas == Replicas(a, &ver.Spec.Services[i]) {
+					continue
+				}
+				p.Spec.Replicas = Replicas(a, &ver.Spec.Services[i])
+				op, err := entity.UpdateSpecOp(p)
+				if err != nil {
+					return err
+				}
+				ops = append(ops, op)
 			}
-			p.Spec.Replicas = Replicas(a, &ver.Spec.Services[i])
-			op, err := entity.UpdateSpecOp(p)
-			if err != nil {
-				return err
-			}
-			ops = append(ops, op)
 		}
 	}
 	fault.Point("app", "scale", fault.Before)
@@ -83,26 +85,43 @@ func (s *Service) scale(ctx context.Context, a *app.App, set map[string]int64, r
 	return entity.AsConflict(err)
 }
 
-// checkScale returns InvalidArgument if a version has no such service, or it cannot
-// have that number of sandboxes.
-func checkScale(ver *app.AppVersion, service string, n int64) error {
-	i := slices.IndexFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == service })
-	if i < 0 {
-		var names []string
-		for _, s := range ver.Spec.Services {
-			names = append(names, s.Name)
-		}
-		return errs.New(errs.InvalidArgument, "v%d has no service %q", ver.Spec.Number, service).
-			WithHint("its services: %s", strings.Join(names, ", "))
-	}
+func serviceIndex(ver *app.AppVersion, service string) int {
+	return slices.IndexFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == service })
+}
+
+// checkScale returns InvalidArgument if none of the versions has such a service, or
+// one of them cannot have that number of sandboxes of it.
+func checkScale(versions []*app.AppVersion, service string, n int64) error {
 	if n < 0 || n > sandbox.MaxReplicas {
 		return errs.New(errs.InvalidArgument, "service %s cannot have %d sandboxes: 0 to %d", service, n, sandbox.MaxReplicas)
 	}
-	j := slices.IndexFunc(ver.Spec.Services[i].Volumes, func(v app.Volume) bool { return !v.ReadOnly })
+	known := false
+	for _, ver := range versions {
+		if i := serviceIndex(ver, service); i >= 0 {
+			known = true
+			if err := checkWriters(&ver.Spec.Services[i], n); err != nil {
+				return err
+			}
+		}
+	}
+	if known {
+		return nil
+	}
+	var names []string
+	for _, s := range versions[0].Spec.Services {
+		names = append(names, s.Name)
+	}
+	return errs.New(errs.InvalidArgument, "v%d has no service %q", versions[0].Spec.Number, service).
+		WithHint("its services: %s", strings.Join(names, ", "))
+}
+
+// checkWriters returns InvalidArgument if n sandboxes would write to one disk.
+func checkWriters(svc *app.Service, n int64) error {
+	j := slices.IndexFunc(svc.Volumes, func(v app.Volume) bool { return !v.ReadOnly })
 	if n > 1 && j >= 0 {
-		disk := ver.Spec.Services[i].Volumes[j].Disk
-		return errs.New(errs.InvalidArgument, "service %s cannot have %d sandboxes: one at a time writes to disk %s", service, n, disk).
-			WithHint("set read_only = true in [services.%s.volumes.%s] of app.toml, and deploy", service, disk)
+		disk := svc.Volumes[j].Disk
+		return errs.New(errs.InvalidArgument, "service %s cannot have %d sandboxes: one at a time writes to disk %s", svc.Name, n, disk).
+			WithHint("set read_only = true in [services.%s.volumes.%s] of app.toml, and deploy", svc.Name, disk)
 	}
 	return nil
 }

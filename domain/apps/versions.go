@@ -43,10 +43,10 @@ func VersionName(appName string, n int64) string {
 
 // activeVersion is ActiveVersion for an app that was read already.
 func activeVersion(a *app.App) (id.AppVersion, error) {
-	if a.Status.ActiveVersion == "" {
+	if a.Status.Active() == "" {
 		return "", errs.New(errs.FailedPrecondition, "app %s serves no version yet", a.Name).WithHint("deploy it first: `r app deploy`")
 	}
-	return a.Status.ActiveVersion, nil
+	return a.Status.Active(), nil
 }
 
 // ActiveVersion returns the version that an app serves. FailedPrecondition if it
@@ -59,14 +59,50 @@ func ActiveVersion(ctx context.Context, r entity.Reader, a *app.App) (*app.AppVe
 	return entity.Get[app.AppVersion](ctx, r, v)
 }
 
+// Serving returns the versions that get requests, the active one first. FailedPrecondition if none does.
+func Serving(ctx context.Context, r entity.Reader, a *app.App) ([]*app.AppVersion, error) {
+	if _, err := activeVersion(a); err != nil {
+		return nil, err
+	}
+	var all []*app.AppVersion
+	for _, v := range a.Status.Versions() {
+		ver, err := entity.Get[app.AppVersion](ctx, r, v)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ver)
+	}
+	return all, nil
+}
+
+// Promote gives all requests to the version that gets a share of them. FailedPrecondition if there is none, and the
+// errors of Deploy.
+func (s *Service) Promote(ctx context.Context, project, name string, req DeployRequest) (*app.Deployment, error) {
+	a, err := s.Find(ctx, project, name)
+	if err != nil {
+		return nil, err
+	}
+	if req.Target = a.Status.Canary(); req.Target == "" {
+		return nil, errs.New(errs.FailedPrecondition, "app %s has no version that gets a share of the requests", a.Name).
+			WithHint("`r deploy --canary 10` gives a new version 10%% of them")
+	}
+	req.Kind = app.RolloutKindPromote
+	return s.Deploy(ctx, a, req)
+}
+
 // Rollback rolls out an earlier version again: the one that to names ("v3", "3"
-// or its id), or with "" the one that served before the active one. Errors:
+// or its id), or with "" the one that served before the active one. If a version gets
+// a share of the requests, "" takes it from that version. Errors:
 // NotFound for a version that does not exist, FailedPrecondition if none served
 // before, and the errors of Deploy.
 func (s *Service) Rollback(ctx context.Context, project, name, to string, req DeployRequest) (*app.Deployment, error) {
 	a, err := s.Find(ctx, project, name)
 	if err != nil {
 		return nil, err
+	}
+	if to == "" && a.Status.Canary() != "" {
+		req.Kind, req.Target = app.RolloutKindPromote, a.Status.Active()
+		return s.Deploy(ctx, a, req)
 	}
 	target, err := s.rollbackTarget(ctx, a, to)
 	if err != nil {
@@ -94,7 +130,7 @@ func (s *Service) rollbackTarget(ctx context.Context, a *app.App, to string) (*a
 		}
 		return nil, errs.New(errs.NotFound, "app %s has no version %s", a.Name, to).With("kind", "app_version").WithHint("%s", history)
 	}
-	k := slices.IndexFunc(versions, func(v *app.AppVersion) bool { return v.GetID() == a.Status.ActiveVersion })
+	k := slices.IndexFunc(versions, func(v *app.AppVersion) bool { return v.GetID() == a.Status.Active() })
 	if k < 0 {
 		return nil, errs.New(errs.FailedPrecondition, "app %s serves no version yet", a.Name).WithHint("deploy it first: `r deploy`")
 	}

@@ -132,7 +132,7 @@ func (s *Service) ready(ctx context.Context, project, name, service string) (*sa
 		return nil, err
 	}
 	for _, sb := range all {
-		if sb.Spec.AppVersion == a.Status.ActiveVersion && sb.Spec.Service == service && sb.Status.Ready {
+		if sb.Spec.AppVersion == a.Status.Active() && sb.Spec.Service == service && sb.Status.Ready {
 			return sb, nil
 		}
 	}

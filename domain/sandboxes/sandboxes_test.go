@@ -75,7 +75,7 @@ func serving(t *testing.T, s *Service) (*app.App, *app.AppVersion) {
 	if err := entity.Create(t.Context(), s.Store, v); err != nil {
 		t.Fatal(err)
 	}
-	a.Status.ActiveVersion = v.GetID()
+	a.Status.Activate(v.GetID())
 	if err := entity.UpdateStatus(t.Context(), s.Store, a); err != nil {
 		t.Fatal(err)
 	}

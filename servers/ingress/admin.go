@@ -89,7 +89,7 @@ func (in *Ingress) status() admin.Status {
 				path = "/"
 			}
 			s.Routes = append(s.Routes, admin.Route{Host: host, Path: path, App: r.target.app.id, AppName: r.target.app.name,
-				Service: r.target.service, Version: r.target.version, Ready: len(r.target.backends)})
+				Service: r.target.service, Version: r.target.version, Ready: r.target.ready()})
 		}
 	}
 	for _, host := range sortedKeys(t.exact) {

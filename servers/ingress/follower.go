@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"net"
+	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -80,7 +81,7 @@ func newFollower(in *Ingress) *follower {
 }
 
 // watch records changes to the fields of a kind that the table uses.
-func watch[T comparable, E any, P interface {
+func watch[T, E any, P interface {
 	*E
 	schema.Object
 }](f *follower, i informer.Informer[E, P], of func(P) (T, bool)) {
@@ -93,7 +94,7 @@ func watch[T comparable, E any, P interface {
 		if c.New != nil {
 			now, is = of(c.New)
 		}
-		f.changed = f.changed || was != is || before != now
+		f.changed = f.changed || was != is || !reflect.DeepEqual(before, now)
 	})
 }
 
@@ -188,7 +189,11 @@ func parts[P, T any](list []P, of func(P) (T, bool)) []T {
 // whether the table needs the entity.
 
 func appOf(a *app.App) (App, bool) {
-	return App{ID: a.ID, Name: a.Name, Active: schema.ID(a.Status.ActiveVersion), Deploying: a.Status.ActiveDeployment != "", Away: away(a), Created: a.CreateRevision}, true
+	o := App{ID: a.ID, Name: a.Name, Deploying: a.Status.ActiveDeployment != "", Away: away(a), Created: a.CreateRevision}
+	for _, t := range a.Status.Shares() {
+		o.Versions = append(o.Versions, Share{Version: schema.ID(t.Version), Weight: t.Weight, Host: t.Host})
+	}
+	return o, true
 }
 
 func routeOf(r *app.Route) (Route, bool) {

@@ -97,7 +97,7 @@ func (c *control) ready(s *sandbox.Sandbox, ready bool) {
 func (c *control) activate(v id.AppVersion) schema.Revision {
 	c.Helper()
 	a, err := entity.ModifyStatus(c.Context(), c.store, c.app.GetID(), func(a *app.App) error {
-		a.Status.ActiveVersion = v
+		a.Status.Activate(v)
 		return nil
 	})
 	if err != nil {

@@ -169,7 +169,7 @@ func TestGRPC(t *testing.T) {
 		wait.Receive(t, "the sandbox hears that the client left", a.canceled)
 	})
 	wait.For(t, "no request is counted", func() bool {
-		return s.registry.inflight("")[s.table.Load().local["shop"][0].target.backends[0].ID] == 0
+		return s.registry.inflight("")[s.table.Load().local["shop"][0].target.groups[0].backends[0].ID] == 0
 	})
 }
 

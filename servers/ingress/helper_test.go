@@ -88,7 +88,7 @@ func says(text string) http.HandlerFunc {
 
 // oneApp is a state of the app "shop" at version v1 with the given sandboxes.
 func oneApp(addrs ...string) *State {
-	s := &State{Apps: []App{{ID: "app-1", Name: "shop", Active: "v1"}}}
+	s := &State{Apps: []App{{ID: "app-1", Name: "shop", Versions: []Share{{Version: "v1", Weight: 100}}}}}
 	for i, a := range addrs {
 		s.Sandboxes = append(s.Sandboxes, Sandbox{ID: schema.ID(fmt.Sprintf("sb-%d-%s", i, a)), App: "app-1", Version: "v1", Service: "web",
 			Address: strings.TrimPrefix(a, "http://")})

@@ -119,7 +119,7 @@ func (x *exchange) route(app **appState) *page {
 		}
 		hold.end()
 		tg.app.inflight.Inc()
-		x.version = tg.version
+		x.version = b.Version
 		err := x.attempt(b, stale >= maxStale)
 		tg.app.inflight.Dec()
 		b.inflight.Add(-1)

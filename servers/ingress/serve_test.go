@@ -331,7 +331,7 @@ func TestVersionFlips(t *testing.T) {
 		return v
 	}
 	state := func(active int, versions map[int]*version) *State {
-		s := &State{Apps: []App{{ID: "app-1", Name: "shop", Active: schema.ID(fmt.Sprint("v", active))}}}
+		s := &State{Apps: []App{{ID: "app-1", Name: "shop", Versions: []Share{{Version: schema.ID(fmt.Sprint("v", active)), Weight: 100}}}}}
 		for i, v := range versions {
 			s.Sandboxes = append(s.Sandboxes, Sandbox{ID: schema.ID(fmt.Sprint("sb-", i)), App: "app-1", Version: schema.ID(fmt.Sprint("v", i)), Service: "web", Address: v.addr})
 		}

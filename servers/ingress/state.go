@@ -31,10 +31,17 @@ type State struct {
 type App struct {
 	ID        schema.ID       `json:"id"`
 	Name      string          `json:"name"`
-	Active    schema.ID       `json:"active,omitempty"`    // the active version
+	Versions  []Share         `json:"versions,omitempty"`  // those that serve, the active one first
 	Deploying bool            `json:"deploying,omitempty"` // a deployment is under way
 	Away      string          `json:"away,omitempty"`      // what visitors read while it is under maintenance; empty: it is not
 	Created   schema.Revision `json:"created,omitempty"`   // the oldest app with a name has the local host name
+}
+
+// Share is a version that serves, and its share of the requests to the hosts of its app.
+type Share struct {
+	Version schema.ID `json:"version"`
+	Weight  int64     `json:"weight,omitempty"`
+	Host    string    `json:"host,omitempty"` // leads to this version alone, which then has no share
 }
 
 // Route maps a host and path to a service of an app.
@@ -80,7 +87,7 @@ type Guest struct {
 	Ended   bool      `json:"ended,omitempty"`
 }
 
-const stateMagic = "runtime-ingress-table 1 "
+const stateMagic = "runtime-ingress-table 2 "
 
 func saveState(path string, s *State) error { return saveFile(path, stateMagic, s) }
 

@@ -17,9 +17,11 @@ func (x *exchange) pick(tg *target, tried []*backend) *backend {
 	if g := tg.gate; g != nil && isSet(g.own.Sticky) {
 		if c, err := x.r.Cookie(stickyCookie); err == nil {
 			now := time.Now()
-			for _, b := range tg.backends {
-				if stickyTag(b) == c.Value && !b.down(now) && !slices.Contains(tried, b) {
-					return b
+			for _, g := range tg.groups { // a client also keeps the version that it drew
+				for _, b := range g.backends {
+					if stickyTag(b) == c.Value && !b.down(now) && !slices.Contains(tried, b) {
+						return b
+					}
 				}
 			}
 		}

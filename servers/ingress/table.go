@@ -21,9 +21,8 @@ type table struct {
 	any      []rule
 	routes   []Route
 	apps     []*appState
-	guests   map[schema.ID]*guest    // sandboxes with previews
-	active   map[schema.ID]schema.ID // version of each app
-	changed  chan struct{}           // closed when a newer table is installed
+	guests   map[schema.ID]*guest // sandboxes with previews
+	changed  chan struct{}        // closed when a newer table is installed
 }
 
 // rule maps a path prefix to its target.
@@ -32,20 +31,35 @@ type rule struct {
 	target *target
 }
 
-// target is a service of an app: its ready sandboxes of the active version.
+// target is a service of an app: its ready sandboxes of the versions that serve.
 type target struct {
 	app       *appState
 	service   string
-	version   schema.ID
+	version   schema.ID // the active one, or that of a host of its own
 	deploying bool
 	away      string // what the page of its maintenance says; empty: it has none
 	gate      *gate  // of the route; nil: it has no settings
-	backends  []*backend
+	groups    []group
+}
+
+// group is the ready sandboxes of one version, and its share of the requests.
+type group struct {
+	weight   int64
+	backends []*backend
+}
+
+// ready returns how many sandboxes a target has.
+func (t *target) ready() (n int) {
+	for _, g := range t.groups {
+		n += len(g.backends)
+	}
+	return n
 }
 
 type serviceKey struct {
 	app     schema.ID
 	service string
+	version schema.ID
 }
 
 // newTable compiles s. Sandboxes and apps that are in the registry keep their
@@ -54,24 +68,21 @@ func newTable(s *State, reg *registry) *table {
 	t := &table{
 		token: s.Token, routes: s.Routes, changed: make(chan struct{}),
 		exact: map[string][]rule{}, local: map[string][]rule{}, wildcard: map[string][]rule{},
-		active: map[schema.ID]schema.ID{},
 	}
 	apps := map[schema.ID]App{}
 	for _, a := range s.Apps {
 		apps[a.ID] = a
-		t.active[a.ID] = a.Active
 	}
 	ready := map[serviceKey][]*backend{}
 	for _, sb := range s.Sandboxes {
 		b := reg.backend(sb)
-		if a, ok := apps[sb.App]; ok && a.Active == sb.Version {
-			key := serviceKey{sb.App, sb.Service}
-			ready[key] = append(ready[key], b)
-		}
+		key := serviceKey{sb.App, sb.Service, sb.Version}
+		ready[key] = append(ready[key], b)
 	}
 	t.guests = newGuests(s, reg)
 	targets := map[serviceKey]*target{}
-	targetOf := func(aid schema.ID, service string) *target {
+	// targetOf returns the target of a service; with a version, of that alone.
+	targetOf := func(aid schema.ID, service string, version schema.ID) *target {
 		a, ok := apps[aid]
 		if !ok {
 			return nil
@@ -79,11 +90,26 @@ func newTable(s *State, reg *registry) *table {
 		if service == "" {
 			service = app.DefaultService
 		}
-		key := serviceKey{aid, service}
-		tg := targets[key]
-		if tg == nil {
-			tg = &target{app: reg.app(a), service: service, version: a.Active, deploying: a.Deploying, away: a.Away, backends: ready[key]}
-			targets[key] = tg
+		key := serviceKey{aid, service, version}
+		if tg := targets[key]; tg != nil {
+			return tg
+		}
+		tg := &target{app: reg.app(a), service: service, version: version, deploying: a.Deploying, away: a.Away}
+		targets[key] = tg
+		if version != "" {
+			tg.groups = []group{{1, ready[key]}}
+			return tg
+		}
+		for _, sh := range a.Versions {
+			if sh.Host != "" {
+				continue
+			}
+			if tg.version == "" {
+				tg.version = sh.Version
+			}
+			if sh.Weight > 0 {
+				tg.groups = append(tg.groups, group{sh.Weight, ready[serviceKey{aid, service, sh.Version}]})
+			}
 		}
 		return tg
 	}
@@ -95,11 +121,16 @@ func newTable(s *State, reg *registry) *table {
 	for _, a := range byAge {
 		t.apps = append(t.apps, reg.app(a))
 		if name := strings.ToLower(a.Name); name != "" && t.local[name] == nil {
-			t.local[name] = []rule{{target: targetOf(a.ID, app.DefaultService)}}
+			t.local[name] = []rule{{target: targetOf(a.ID, app.DefaultService, "")}}
+		}
+		for _, sh := range a.Versions {
+			if host := strings.ToLower(sh.Host); host != "" && t.exact[host] == nil {
+				t.exact[host] = []rule{{target: targetOf(a.ID, app.DefaultService, sh.Version)}}
+			}
 		}
 	}
 	for _, r := range ownedRoutes(s.Routes) {
-		tg := targetOf(r.App, r.Service)
+		tg := targetOf(r.App, r.Service, "")
 		if tg == nil {
 			continue // the app was deleted or is not listed yet
 		}
@@ -173,19 +204,43 @@ func find(rules []rule, path string) *target {
 	return nil
 }
 
+// pick chooses a sandbox that is not in tried, of a version that it draws by the weights of those that have one. It
+// returns nil if there is none.
+func (t *target) pick(tried []*backend) *backend {
+	if len(t.groups) == 1 {
+		return pick(t.groups[0].backends, tried)
+	}
+	for left := t.groups; len(left) > 0; {
+		total := int64(0)
+		for _, g := range left {
+			total += g.weight
+		}
+		i, n := 0, rand.Int64N(total)
+		for n >= left[i].weight {
+			n -= left[i].weight
+			i++
+		}
+		if b := pick(left[i].backends, tried); b != nil {
+			return b
+		}
+		left = append(slices.Clone(left[:i]), left[i+1:]...)
+	}
+	return nil
+}
+
 // pick chooses a sandbox that is not in tried: the less busy of two random
 // ones. It avoids sandboxes that recently could not be reached while there are
 // others. It returns nil if there is none.
-func (t *target) pick(tried []*backend) *backend {
-	n := len(t.backends)
+func pick(backends, tried []*backend) *backend {
+	n := len(backends)
 	switch n {
 	case 0:
 		return nil
 	case 1:
-		if slices.Contains(tried, t.backends[0]) {
+		if slices.Contains(tried, backends[0]) {
 			return nil
 		}
-		return t.backends[0]
+		return backends[0]
 	}
 	now := time.Now()
 	if len(tried) == 0 {
@@ -194,7 +249,7 @@ func (t *target) pick(tried []*backend) *backend {
 		if j >= i {
 			j++
 		}
-		a, b := t.backends[i], t.backends[j]
+		a, b := backends[i], backends[j]
 		if aDown, bDown := a.down(now), b.down(now); !aDown && !bDown {
 			if b.inflight.Load() < a.inflight.Load() {
 				return b
@@ -206,7 +261,7 @@ func (t *target) pick(tried []*backend) *backend {
 	bestDown := false
 	off := rand.IntN(n)
 	for k := range n {
-		b := t.backends[(off+k)%n]
+		b := backends[(off+k)%n]
 		if slices.Contains(tried, b) {
 			continue
 		}

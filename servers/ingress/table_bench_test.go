@@ -56,7 +56,7 @@ func newBenchStore(b *testing.B, apps int) *benchStore {
 	for i := range apps {
 		a := app.NewApp()
 		a.ID, a.Name, a.CreateRevision = schema.ID(fmt.Sprintf("app-%04d", i)), fmt.Sprintf("app-%04d", i), 1
-		a.Status.ActiveVersion = id.AppVersion(fmt.Sprintf("ver-%04d", i))
+		a.Status.Activate(id.AppVersion(fmt.Sprintf("ver-%04d", i)))
 		add(a)
 		for j := range 10 {
 			sb := sandbox.NewSandbox()
@@ -65,7 +65,7 @@ func newBenchStore(b *testing.B, apps int) *benchStore {
 			sb.Spec.Template.Ports = []sandbox.Port{{Name: "http", Number: 8080}}
 			sb.Status.Phase, sb.Status.Ready, sb.Status.Address = sandbox.SandboxPhaseRunning, true, "10.0.0.1"
 			if j < 5 {
-				sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = a.GetID(), a.Status.ActiveVersion, "web"
+				sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = a.GetID(), a.Status.Active(), "web"
 			}
 			add(sb)
 		}

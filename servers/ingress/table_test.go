@@ -3,6 +3,7 @@ package ingress
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -88,7 +89,7 @@ func TestNormalHost(t *testing.T) {
 }
 
 func TestPick(t *testing.T) {
-	s := &State{Apps: []App{{ID: "a", Name: "a", Active: "v1"}}}
+	s := &State{Apps: []App{{ID: "a", Name: "a", Versions: []Share{{Version: "v1", Weight: 100}}}}}
 	for _, id := range []schema.ID{"s1", "s2", "s3"} {
 		s.Sandboxes = append(s.Sandboxes, Sandbox{ID: id, App: "a", Version: "v1", Service: "web"})
 	}
@@ -97,10 +98,11 @@ func TestPick(t *testing.T) {
 		Sandbox{ID: "other-version", App: "a", Version: "v0", Service: "web"})
 	tb := newTable(s, testRegistry())
 	tg := tb.match("a.localhost", "/", []string{".localhost"})
-	if len(tg.backends) != 3 {
-		t.Fatalf("%d sandboxes", len(tg.backends))
+	if tg.ready() != 3 {
+		t.Fatalf("%d sandboxes", tg.ready())
 	}
-	busy, free := tg.backends[0], tg.backends[1:]
+	all := tg.groups[0].backends
+	busy, free := all[0], all[1:]
 	busy.inflight.Store(100)
 	for range 150 {
 		b := tg.pick(nil)
@@ -128,11 +130,42 @@ func TestPick(t *testing.T) {
 	if got := tg.pick([]*backend{busy, free[1]}); got != free[0] {
 		t.Errorf("with the others tried, chose %v", got)
 	}
-	if got := tg.pick(tg.backends); got != nil {
+	if got := tg.pick(all); got != nil {
 		t.Errorf("with all tried, chose %v", got)
 	}
 	if free[0].down(time.Now().Add(2 * downTime)) {
 		t.Error("down for longer than said")
+	}
+}
+
+// TestPickByWeight: versions get requests by their weights, a version without a ready sandbox gets none, and a host of
+// its own leads to one version alone.
+func TestPickByWeight(t *testing.T) {
+	s := &State{Apps: []App{{ID: "a", Name: "a", Versions: []Share{{Version: "v1", Weight: 90}, {Version: "v2", Weight: 10}, {Version: "v3", Host: "Try.example.com"}}}}}
+	for _, v := range []schema.ID{"v1", "v1", "v1", "v2", "v3", "v4"} {
+		s.Sandboxes = append(s.Sandboxes, Sandbox{ID: schema.ID(fmt.Sprint("s", len(s.Sandboxes))), App: "a", Version: v, Service: "web"})
+	}
+	count := func(host string, tried ...*backend) map[schema.ID]int {
+		tg := newTable(s, testRegistry()).match(host, "/", []string{".localhost"})
+		n := map[schema.ID]int{}
+		for range 10_000 {
+			n[tg.pick(tried).Version]++
+		}
+		return n
+	}
+	if n := count("a.localhost"); n["v2"] < 800 || n["v2"] > 1200 || n["v1"]+n["v2"] != 10_000 {
+		t.Errorf("90 and 10 percent: %v", n)
+	}
+	if n := count("try.example.com"); n["v3"] != 10_000 {
+		t.Errorf("a host of its own: %v", n)
+	}
+	s.Sandboxes = s.Sandboxes[3:]
+	if n := count("a.localhost"); n["v2"] != 10_000 {
+		t.Errorf("the other version has no sandbox: %v", n)
+	}
+	tg := newTable(s, testRegistry()).match("a.localhost", "/", []string{".localhost"})
+	if b := tg.pick(nil); tg.pick([]*backend{b}) != nil || tg.version != "v1" {
+		t.Errorf("all were tried: %+v", tg)
 	}
 }
 
@@ -185,7 +218,7 @@ func TestStateFile(t *testing.T) {
 // whose it is, in whatever order routes are listed.
 func TestTableIgnoresRoutesOfHostsOfOtherProjects(t *testing.T) {
 	s := &State{
-		Apps: []App{{ID: "mine", Name: "mine", Active: "v"}, {ID: "theirs", Name: "theirs", Active: "v"}},
+		Apps: []App{{ID: "mine", Name: "mine", Versions: []Share{{Version: "v", Weight: 100}}}, {ID: "theirs", Name: "theirs", Versions: []Share{{Version: "v", Weight: 100}}}},
 		Routes: []Route{
 			{ID: "r1", Host: "a.example.com", Path: "/", App: "theirs", Project: "p2", Created: 20},
 			{ID: "r2", Host: "*.example.com", Path: "/", App: "mine", Project: "p1", Created: 10},

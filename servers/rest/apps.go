@@ -50,7 +50,7 @@ type AppVersion struct {
 	Image     string     `json:"image" doc:"Image with its digest."`
 	Commit    string     `json:"commit,omitempty" doc:"Commit of its source."`
 	Branch    string     `json:"branch,omitempty" doc:"Branch of its source."`
-	ServedAt  *time.Time `json:"served_at,omitempty" doc:"Time at which it got the traffic; absent: it never served."`
+	ServedAt  *time.Time `json:"served_at,omitempty" doc:"Time at which it got all traffic; absent: it never did."`
 	CreatedAt time.Time  `json:"created_at" doc:"Time of its creation."`
 }
 
@@ -145,9 +145,9 @@ func readApps(ctx context.Context, of func(attr string) entity.Query, apps []*ap
 
 func (p *appParts) app(a *app.App) App {
 	st := &a.Status
-	out := App{Name: a.Name, ID: string(a.ID), Version: p.numbers[st.ActiveVersion], Hosts: []string{}, CreatedAt: a.CreatedAt}
+	out := App{Name: a.Name, ID: string(a.ID), Version: p.numbers[st.Active()], Hosts: []string{}, CreatedAt: a.CreatedAt}
 	for _, pool := range p.pools {
-		if pool.Spec.AppVersion == st.ActiveVersion && st.ActiveVersion != "" {
+		if pool.Spec.AppVersion == st.Active() && st.Active() != "" {
 			out.Ready += pool.Status.Ready
 			out.Wanted += pool.Spec.Replicas
 		}
@@ -207,7 +207,7 @@ func getApp(ctx context.Context, in *AppInput) (*body[AppDetail], error) {
 	}
 	out := AppDetail{App: p.app(a), Services: []AppService{}, Containers: []Container{}, Versions: []AppVersion{}, Variables: []string{}}
 	for _, pool := range p.pools {
-		if pool.Spec.Replicas == 0 && pool.Status.Ready == 0 && pool.Spec.AppVersion != a.Status.ActiveVersion {
+		if pool.Spec.Replicas == 0 && pool.Status.Ready == 0 && !a.Status.Serves(pool.Spec.AppVersion) {
 			continue // of an earlier version
 		}
 		out.Services = append(out.Services, AppService{

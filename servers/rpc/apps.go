@@ -55,6 +55,10 @@ func (h *appHandler) Rollback(ctx context.Context, req *app.RollbackRequest) (*a
 	return deploymentResponse(h.apps.Rollback(ctx, req.Project, req.App, req.To, deployRequest(ctx, req.Message)))
 }
 
+func (h *appHandler) Promote(ctx context.Context, req *app.PromoteRequest) (*app.DeploymentResponse, error) {
+	return deploymentResponse(h.apps.Promote(ctx, req.Project, req.App, deployRequest(ctx, req.Message)))
+}
+
 func (h *appHandler) Restart(ctx context.Context, req *app.RestartRequest) (*app.DeploymentResponse, error) {
 	return deploymentResponse(h.apps.Restart(ctx, req.Project, req.App, deployRequest(ctx, req.Message)))
 }

@@ -133,7 +133,7 @@ func (e *env) app(name string) (*app.App, *app.AppVersion) {
 	svc.SetDefaults()
 	v.Spec.Services = []app.Service{svc}
 	e.create(v)
-	a.Status.ActiveVersion = v.GetID()
+	a.Status.Activate(v.GetID())
 	e.must(entity.UpdateStatus(e.Context(), e.store.Store, a))
 	return a, v
 }

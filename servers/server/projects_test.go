@@ -130,6 +130,7 @@ var answers = map[string]answer{
 	"app.Apps/SetEnv":   byApp(func(p, a string) *app.SetEnvRequest { return &app.SetEnvRequest{Project: p, App: a} }),
 	"app.Apps/Scale":    byApp(func(p, a string) *app.ScaleRequest { return &app.ScaleRequest{Project: p, App: a} }),
 	"app.Apps/Rollback": byApp(func(p, a string) *app.RollbackRequest { return &app.RollbackRequest{Project: p, App: a} }),
+	"app.Apps/Promote":  byApp(func(p, a string) *app.PromoteRequest { return &app.PromoteRequest{Project: p, App: a} }),
 	"app.Apps/Restart":  byApp(func(p, a string) *app.RestartRequest { return &app.RestartRequest{Project: p, App: a} }),
 	"app.Apps/Cancel":   appRequest,
 

@@ -50,7 +50,8 @@ func TestAppsOverREST(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		a.Status.ActiveVersion, a.Status.LastDeployment = v.GetID(), own.deploy.GetID()
+		a.Status.Activate(v.GetID())
+		a.Status.LastDeployment = own.deploy.GetID()
 		return entity.UpdateStatus(ctx, store, a)
 	}); err != nil {
 		t.Fatal(err)

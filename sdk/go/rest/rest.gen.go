@@ -466,7 +466,7 @@ type AppVersion struct {
 	// Number Counts up within the app.
 	Number int64 `json:"number"`
 
-	// ServedAt Time at which it got the traffic; absent: it never served.
+	// ServedAt Time at which it got all traffic; absent: it never did.
 	ServedAt *time.Time `json:"served_at,omitempty"`
 }
 

@@ -1320,7 +1320,7 @@ export interface components {
             number: number;
             /**
              * Format: date-time
-             * @description Time at which it got the traffic; absent: it never served.
+             * @description Time at which it got all traffic; absent: it never did.
              */
             served_at?: string;
         };

@@ -26,7 +26,7 @@ class AppVersion:
     commit: str | Unset = UNSET
     """ Commit of its source. """
     served_at: datetime.datetime | Unset = UNSET
-    """ Time at which it got the traffic; absent: it never served. """
+    """ Time at which it got all traffic; absent: it never did. """
 
     def to_dict(self) -> dict[str, Any]:
         created_at = self.created_at.isoformat()
