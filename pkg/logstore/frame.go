@@ -3,6 +3,7 @@ package logstore
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"maps"
 	"slices"
 	"time"
 
@@ -79,11 +80,16 @@ func putLines(b []byte, o Origin, lines []Line) []byte {
 	return end(b, start)
 }
 
-func putPositions(b []byte, positions map[string]int64) []byte {
+func putPositions(b []byte, positions map[string]position) []byte {
 	start := len(b)
 	b = append(begin(b), kindPositions)
-	for _, source := range sortedKeys(positions) {
-		b = binary.AppendVarint(putString(b, source), positions[source])
+	for _, source := range slices.Sorted(maps.Keys(positions)) {
+		p := positions[source]
+		if !p.gone.IsZero() {
+			continue
+		}
+		b = binary.AppendVarint(putString(putString(b, source), p.Service), p.Version)
+		b = binary.AppendVarint(b, p.offset)
 	}
 	return end(b, start)
 }
@@ -91,15 +97,6 @@ func putPositions(b []byte, positions map[string]int64) []byte {
 func putForget(b []byte, source string) []byte {
 	start := len(b)
 	return end(putString(append(begin(b), kindForget), source), start)
-}
-
-func sortedKeys(m map[string]int64) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // next returns the payload of the first frame of b and the rest; ok is false at the
@@ -204,19 +201,20 @@ func readLines(payload []byte, fn func(*rawLine) error) error {
 }
 
 // apply changes positions as a payload says.
-func apply(payload []byte, positions map[string]int64) error {
+func apply(payload []byte, positions map[string]position) error {
 	switch payload[0] {
 	case kindLines:
 		return readLines(payload, func(r *rawLine) error {
-			positions[r.Source] = r.Offset
+			positions[r.Source] = position{Origin: Origin{r.Source, r.Service, r.Version}, offset: r.Offset}
 			return nil
 		})
 	case kindPositions:
 		d := &decoder{b: payload[1:]}
 		clear(positions)
 		for len(d.b) > 0 {
-			source := string(d.bytes())
-			positions[source] = d.varint()
+			p := position{Origin: Origin{Source: string(d.bytes()), Service: string(d.bytes()), Version: d.varint()}}
+			p.offset = d.varint()
+			positions[p.Source] = p
 		}
 		if d.bad {
 			return errFrame

@@ -21,16 +21,26 @@ type log struct {
 	dir string
 
 	mu        sync.Mutex
-	positions map[string]int64 // by source
-	sealed    []sealedSegment  // oldest first
-	number    int64            // of the open segment
-	f         *os.File         // the open segment; nil: it does not exist
-	size      int64            // of the open segment
-	head      int64            // size of its positions: it has no lines while size is this
-	span      span             // of the lines of the open segment
-	gone      bool             // the log was deleted
+	positions map[string]position // by source
+	sealed    []sealedSegment     // oldest first
+	number    int64               // of the open segment
+	f         *os.File            // the open segment; nil: it does not exist
+	size      int64               // of the open segment
+	head      int64               // size of its positions: it has no lines while size is this
+	span      span                // of the lines of the open segment
+	gone      bool                // the log was deleted
 	buf       []byte
 }
+
+// position is how much of a source the log has.
+type position struct {
+	Origin
+	offset int64
+	gone   time.Time // when it was forgotten; zero: it was not
+}
+
+// goneFor is how long a forgotten position is known.
+const goneFor = 10 * time.Minute
 
 // sealedSegment is a segment that does not change any more.
 type sealedSegment struct {
@@ -56,7 +66,7 @@ const (
 )
 
 func newLog(c *Config, dir string) *log {
-	return &log{c: c, dir: dir, positions: map[string]int64{}}
+	return &log{c: c, dir: dir, positions: map[string]position{}}
 }
 
 func (l *log) path(number int64, suffix string) string {
@@ -235,7 +245,7 @@ func (l *log) append(o Origin, lines []Line) error {
 	if l.gone {
 		return errs.New(errs.NotFound, "the log was deleted")
 	}
-	lines = lines[byOffset(lines, l.positions[o.Source]):]
+	lines = lines[byOffset(lines, l.positions[o.Source].offset):]
 	for len(lines) > 0 {
 		n, bytes := 0, 0
 		for n < len(lines) && (n == 0 || bytes+len(lines[n].Text) <= frameBytes) {
@@ -257,7 +267,7 @@ func (l *log) append(o Origin, lines []Line) error {
 		for i := range lines[:n] {
 			l.span.add(lines[i].At.UnixNano())
 		}
-		l.positions[o.Source] = lines[n-1].Offset
+		l.positions[o.Source] = position{Origin: o, offset: lines[n-1].Offset}
 		lines = lines[n:]
 		if l.size >= l.c.SegmentBytes {
 			if err := l.roll(); err != nil {
@@ -274,7 +284,8 @@ func (l *log) append(o Origin, lines []Line) error {
 func (l *log) forget(source string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.positions[source]; !ok || l.gone {
+	p, ok := l.positions[source]
+	if !ok || l.gone || !p.gone.IsZero() {
 		return nil
 	}
 	if l.f == nil {
@@ -288,7 +299,8 @@ func (l *log) forget(source string) error {
 	if err := l.f.Sync(); err != nil {
 		return errs.New(errs.Unavailable, "write a log: %w", err)
 	}
-	delete(l.positions, source)
+	p.gone = l.c.Now()
+	l.positions[source] = p
 	return nil
 }
 
@@ -325,6 +337,11 @@ func (l *log) bytes() int64 {
 // expire deletes what exceeds the bounds. mu is held.
 func (l *log) expire() error {
 	now := l.c.Now()
+	for source, p := range l.positions {
+		if !p.gone.IsZero() && now.Sub(p.gone) > goneFor {
+			delete(l.positions, source)
+		}
+	}
 	if l.c.MaxAge > 0 && l.f != nil && l.size > l.head && l.span.min != 0 && time.Unix(0, l.span.min).Before(now.Add(-l.c.MaxAge/16)) {
 		// Lines are deleted by segment: a slow log's are made small enough.
 		if err := l.roll(); err != nil {

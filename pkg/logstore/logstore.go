@@ -165,28 +165,29 @@ func (s *Store) Position(name, source string) int64 {
 	if l := s.get(name); l != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.positions[source]
+		return l.positions[source].offset
 	}
 	return 0
 }
 
-// LogOf returns the log that has lines of a source which was not forgotten.
-func (s *Store) LogOf(source string) (name string, ok bool) {
+// Find returns the log that has lines of a source which was not forgotten.
+func (s *Store) Find(source string) (name string, o Origin, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, l := range s.logs {
 		l.mu.Lock()
-		_, ok := l.positions[source]
+		p, ok := l.positions[source]
 		l.mu.Unlock()
-		if ok {
-			return name, true
+		if ok && p.gone.IsZero() {
+			return name, p.Origin, true
 		}
 	}
-	return "", false
+	return "", Origin{}, false
 }
 
 // Forget makes the lines of a source durable and forgets its position: no more will
-// come. The caller deletes the source afterwards.
+// come. The caller deletes the source afterwards. This store knows the position for
+// some minutes more, for those who read the source.
 func (s *Store) Forget(name, source string) error {
 	if l := s.get(name); l != nil {
 		return l.forget(source)

@@ -150,12 +150,16 @@ func TestForgottenSourceHasNoPosition(t *testing.T) {
 	e := newEnv(t, logstore.Config{SegmentBytes: 4096})
 	e.must(e.s.Append(app, origin("a"), numbered("a", 0, 10)))
 	e.must(e.s.Append(app, origin("b"), numbered("b", 0, 10)))
-	if name, ok := e.s.LogOf("a"); !ok || name != app {
-		t.Error(name, ok)
+	if name, o, ok := e.s.Find("a"); !ok || name != app || o != origin("a") {
+		t.Error(name, o, ok)
 	}
 	e.must(e.s.Forget(app, "a"))
+	if e.s.Position(app, "a") != 1000 {
+		t.Error("the position is gone at once")
+	}
+	e.must(e.s.Append(app, origin("a"), numbered("a", 0, 10))) // of one who reads the source still
 	for range 2 {
-		if _, ok := e.s.LogOf("a"); ok || e.s.Position(app, "b") != 1000 {
+		if _, _, ok := e.s.Find("a"); ok || e.s.Position(app, "b") != 1000 {
 			t.Error("positions after Forget")
 		}
 		e.open()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 
 // Query selects lines of a log.
 type Query struct {
+	Source  string    // "": all
 	Since   time.Time // zero: from the beginning
 	Until   time.Time // lines before it; zero: to the end
 	Service string    // "": all
@@ -37,7 +39,8 @@ func (q *Query) Match(l *Line) bool {
 // matches is Match for a line whose text is in text, if that is not nil.
 func (q *Query) matches(l *Line, text []byte) bool {
 	switch {
-	case q.Service != "" && l.Service != q.Service,
+	case q.Source != "" && l.Source != q.Source,
+		q.Service != "" && l.Service != q.Service,
 		!q.Since.IsZero() && l.At.Before(q.Since),
 		!q.Until.IsZero() && !l.At.Before(q.Until),
 		q.Level != logline.None && l.Level.Or(l.Stderr) < q.Level:
@@ -65,7 +68,7 @@ func (q *Query) bounds() (from, to int64) {
 // Snapshot is a log at one time. What is appended afterwards is not in it.
 type Snapshot struct {
 	l         *log
-	positions map[string]int64
+	positions map[string]position
 	sealed    []sealedSegment
 	f         *os.File // the open segment; nil: none
 	size      int64
@@ -81,10 +84,7 @@ func (s *Store) Snapshot(name string) (*Snapshot, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x := &Snapshot{l: l, positions: make(map[string]int64, len(l.positions)), sealed: slices.Clone(l.sealed), size: l.size, span: l.span}
-	for k, v := range l.positions {
-		x.positions[k] = v
-	}
+	x := &Snapshot{l: l, positions: maps.Clone(l.positions), sealed: slices.Clone(l.sealed), size: l.size, span: l.span}
 	if l.f != nil && l.size > l.head {
 		f, err := os.Open(l.f.Name()) // stays when the segment is sealed
 		if err != nil {
@@ -103,8 +103,13 @@ func (x *Snapshot) Close() {
 }
 
 // Position returns the position in a source up to which the snapshot has its lines,
-// except those that were deleted for their age or size.
-func (x *Snapshot) Position(source string) int64 { return x.positions[source] }
+// except those that were deleted for their age or size. No snapshot has none.
+func (x *Snapshot) Position(source string) int64 {
+	if x == nil {
+		return 0
+	}
+	return x.positions[source].offset
+}
 
 // Read calls emit with the selected lines, ordered by time. Lines of one source are
 // in their order. Segments that are deleted meanwhile are left out.
