@@ -24,6 +24,69 @@ func contains(t *testing.T, what, out string, words ...string) {
 	}
 }
 
+// tourLogs reads what an app printed, in sandboxes that are gone too.
+func tourLogs(t *testing.T, s *server, name string) {
+	type line struct {
+		TS      time.Time `json:"ts"`
+		App     string    `json:"app"`
+		Sandbox string    `json:"sandbox"`
+		Service string    `json:"service"`
+		Stream  string    `json:"stream"`
+		Message string    `json:"message"`
+	}
+	wait.NoError(t, "lines of sandboxes that are gone", func() error {
+		present := s.r(t, "", "sandbox", "list")
+		d := json.NewDecoder(strings.NewReader(s.r(t, "", "logs", name, "--since", "1h", "--grep", "listen.ng", "--json")))
+		printed, gone := map[string]int{}, 0
+		for d.More() {
+			var l line
+			if err := d.Decode(&l); err != nil {
+				return err
+			}
+			if l.App != name || l.Service != "web" || l.Stream == "" || l.TS.IsZero() || !strings.Contains(l.Message, "listening") {
+				return fmt.Errorf("%+v", l)
+			}
+			printed[l.Sandbox]++
+			if !strings.Contains(present, l.Sandbox) {
+				gone++
+			}
+		}
+		for id, n := range printed {
+			if n != 1 {
+				return fmt.Errorf("%s comes %d times", id, n)
+			}
+		}
+		if gone == 0 {
+			return fmt.Errorf("%d lines, all of sandboxes that exist", len(printed))
+		}
+		return nil
+	}, wait.Within(converge))
+	if out := s.r(t, "", "logs", name, "--limit", "1", "--service", "web"); strings.Count(out, "\n") != 1 {
+		t.Errorf("logs --limit 1: %q", out)
+	}
+	if out := s.r(t, "", "logs", name, "--until", "1h"); out != "" {
+		t.Errorf("logs --until 1h: %q", out)
+	}
+	guide, err := os.ReadFile("../docs/logs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile(`(?m)^\$ r logs shop([^#\n]*)`).FindAllStringSubmatch(string(guide), -1)
+	if len(commands) < 8 {
+		t.Errorf("the guide has %d commands", len(commands))
+	}
+	for _, c := range commands {
+		args := strings.Fields(strings.ReplaceAll(c[1], "'", ""))
+		if len(args) > 0 && args[0] == "-f" { // it does not end; TestHistoryGoesOnWithoutGapOrDuplicate follows
+			continue
+		}
+		out := s.r(t, "", append([]string{"logs", name}, args...)...)
+		if !strings.Contains(c[1], "--until") && !strings.Contains(c[1], "--level") && !strings.Contains(out, "listening") {
+			t.Errorf("r logs%s: %q", c[1], out)
+		}
+	}
+}
+
 // TestTour runs the commands of docs/cli.md that the other tests do not.
 func TestTour(t *testing.T) {
 	s := own(t, "tour", "--rpc-address", "127.0.0.1:0")
@@ -61,6 +124,7 @@ func TestTour(t *testing.T) {
 		contains(t, "scale", s.r(t, "", "scale", "--app", name, "web=default"), "source")
 		s.r(t, "", "app", "restart", name)
 		s.answers(t, name, "/", "v1")
+		tourLogs(t, s, name)
 
 		empty := t.TempDir()
 		write(t, filepath.Join(empty, "index.html"), "hello")

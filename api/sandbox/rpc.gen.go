@@ -1249,6 +1249,18 @@ type LogsRequest struct {
 	// Go on: with a sandbox until it has ended, with an app until the caller goes, new
 	// sandboxes included.
 	Follow *bool `cbor:"7,keyasint,omitempty" json:"follow,omitempty"`
+	// Only lines from this time on; absent: all.
+	Since *time.Time `cbor:"8,keyasint,omitempty" json:"since,omitempty"`
+	// Only lines before this time, not with follow; absent: all.
+	Until *time.Time `cbor:"9,keyasint,omitempty" json:"until,omitempty"`
+	// Only lines that match this regular expression (RE2); absent: all.
+	Grep string `cbor:"10,keyasint,omitempty" json:"grep,omitempty"`
+	// Only lines of this level or a more serious one: trace, debug, info, warn, error, fatal.
+	// A line that says no level counts as info, on the error stream as error. Absent: all.
+	Level string `cbor:"11,keyasint,omitempty" json:"level,omitempty"`
+	// With app, without tail: at most this many of the existing lines, the last ones; absent:
+	// all.
+	Limit *int64 `cbor:"12,keyasint,omitempty" json:"limit,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1272,6 +1284,16 @@ func (x *LogsRequest) ValidateFields(v *schema.Validator) {
 	if x.Tail != nil {
 		schema.CheckMin(v, "tail", *x.Tail, 0)
 	}
+	if x.Grep != "" {
+		v.MaxLen("grep", len(x.Grep), 1024)
+	}
+	if x.Level != "" {
+		v.MaxLen("level", len(x.Level), 16)
+	}
+	if x.Limit != nil {
+		schema.CheckMin(v, "limit", *x.Limit, 1)
+		schema.CheckMax(v, "limit", *x.Limit, 100000)
+	}
 }
 
 // LogLine: One line of output of a main process.
@@ -1288,6 +1310,8 @@ type LogLine struct {
 	At time.Time `cbor:"5,keyasint" json:"at" schema:"required"`
 	// The line came on the error stream.
 	Stderr *bool `cbor:"6,keyasint,omitempty" json:"stderr,omitempty"`
+	// Level that the line says, as JSON or logfmt; absent: none.
+	Level string `cbor:"9,keyasint,omitempty" json:"level,omitempty"`
 	// Without the newline.
 	Text string `cbor:"7,keyasint,omitempty" json:"text,omitempty"`
 	// So much of the log right before this line was asked for and is gone: a log keeps its

@@ -22,14 +22,20 @@ import (
 // retryInterval is the pause between attempts to reach the server again.
 const retryInterval = time.Second
 
+// lateness is how much later than its time a line may come.
+const lateness = 5 * time.Minute
+
 // View prints lines.
 type View struct {
 	Env        *command.Env
 	Timestamps bool
 	// Prefix tells lines of several sandboxes apart.
 	Prefix bool
+	// App, if set, says whose lines they are: they are shown by their structure.
+	App string
 
 	began time.Time
+	last  time.Time            // of the latest line
 	seen  map[id.Sandbox]int64 // position after the last line that was printed
 }
 
@@ -53,7 +59,10 @@ func (v *View) Print(ctx context.Context, req *sandbox.LogsRequest) error {
 		again = true
 		// Every line from now on is new, except those printed already.
 		r := *req
-		r.Tail = nil
+		r.Tail, r.Limit = nil, nil
+		if from := v.last.Add(-lateness); !v.last.IsZero() && r.Sandbox == "" && (r.Since == nil || r.Since.Before(from)) {
+			r.Since = &from
+		}
 		if off, ok := v.seen[r.Sandbox]; ok && r.Sandbox != "" {
 			r.Offset = &off
 		}
@@ -88,6 +97,9 @@ func (v *View) once(ctx context.Context, client sandbox.SandboxesClient, req *sa
 			if l.Offset != nil {
 				v.seen[l.Sandbox] = *l.Offset
 			}
+			if l.At.After(v.last) {
+				v.last = l.At
+			}
 			if err := v.line(l); err != nil {
 				return err
 			}
@@ -107,6 +119,9 @@ func (v *View) old(l *sandbox.LogLine) bool {
 
 func (v *View) line(l *sandbox.LogLine) error {
 	c := v.Env.Console
+	if c.JSON && v.App != "" {
+		return c.PrintJSONLine(recordOf(v.App, l))
+	}
 	if c.JSON {
 		return c.PrintJSONLine(l)
 	}
@@ -115,6 +130,9 @@ func (v *View) line(l *sandbox.LogLine) error {
 	}
 	text := l.Text
 	if c.Terminal {
+		if v.App != "" {
+			text = v.structured(text)
+		}
 		text = console.Cut(text, 0) // colours stay, other control characters do not
 	}
 	prefix := ""

@@ -120,7 +120,7 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 // network returns the network of a new version: what its source says. What that does not say about
 // the outside is as the policy of the project permits at most.
 func (r *rollout) network(ctx context.Context, n *app.Network) (*app.Network, error) {
-	if r.Default == nil || n != nil && (n.Egress != string(sandbox.EgressModeAll) || len(n.Deny) > 0) {
+	if r.Default == nil || n != nil && n.Egress != "" {
 		return n, nil
 	}
 	sb := sandbox.NewSandbox()

@@ -150,11 +150,17 @@ func (r *Reconciler) fail(ctx context.Context, sb *sandbox.Sandbox, cause error)
 	return r.clear(ctx, sb)
 }
 
-// remove deletes a sandbox whose entity does not exist, its logs included.
+// remove deletes a sandbox whose entity does not exist, its logs included; those of
+// an app's are kept elsewhere first.
 func (r *Reconciler) remove(ctx context.Context, sid string) (time.Duration, error) {
 	wait, err := r.delete(ctx, sid)
 	if wait != 0 || err != nil {
 		return wait, err
+	}
+	if r.Kept != nil {
+		if err := r.Kept.Finish(ctx, sid); err != nil {
+			return 0, err
+		}
 	}
 	return 0, r.Driver.DeleteLogs(ctx, sid)
 }

@@ -68,15 +68,23 @@ type Reconciler struct {
 	// Previews says how much sandboxes are used by their previews; nil: there are
 	// none.
 	Previews Previews
-	Probe    Prober           // nil: over the network
-	Live     LiveProber       // nil: over the network
-	Now      func() time.Time // nil: time.Now
-	Booted   func() time.Time // when the machine started; nil: ask the kernel
+	// Kept has the output of apps' sandboxes when theirs is deleted; nil: it is gone.
+	Kept   Kept
+	Probe  Prober           // nil: over the network
+	Live   LiveProber       // nil: over the network
+	Now    func() time.Time // nil: time.Now
+	Booted func() time.Time // when the machine started; nil: ask the kernel
 	// Stopped is when all sandboxes of this node were last stopped on purpose; the
 	// zero time: never.
 	Stopped time.Time
 
 	work workTracker
+}
+
+// Kept keeps output; controllers/applog does.
+type Kept interface {
+	// Finish takes what is left of the output of a sandbox whose entity is gone.
+	Finish(ctx context.Context, sid string) error
 }
 
 // Previews says how much a sandbox is used by its previews; the ingress does.

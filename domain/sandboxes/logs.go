@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/logline"
+	"miren.dev/runtime/pkg/logstore"
 )
 
 const (
@@ -33,6 +36,36 @@ type LogsRequest struct {
 	// Follow continues after the existing lines: for a sandbox until it has
 	// ended; for an app until ctx ends, with sandboxes that are created later.
 	Follow bool
+	Since  time.Time // only lines from then on; zero: all
+	Until  time.Time // only lines before it, not with Follow; zero: all
+	Grep   string    // only lines that match this regular expression; "": all
+	Level  string    // only lines of this level or a more serious one; "": all
+	Limit  int       // with App, without Tail: at most this many of the existing lines, the last ones; 0: all
+}
+
+// query returns what is selected, without Tail and Limit.
+func (r *LogsRequest) query() (logstore.Query, error) {
+	q := logstore.Query{Service: r.Service, Since: r.Since, Until: r.Until}
+	var err error
+	switch {
+	case r.Follow && !r.Until.IsZero():
+		return q, errs.New(errs.InvalidArgument, "lines before a time are not followed").WithHint("leave out one of both")
+	case r.Limit > 0 && r.Tail != nil:
+		return q, errs.New(errs.InvalidArgument, "a limit is of all lines together, and a tail of each sandbox").WithHint("leave out one of both")
+	case r.Limit > 0 && r.App == "":
+		return q, errs.New(errs.InvalidArgument, "a limit is for the lines of an app").WithHint("tail has the last lines of a sandbox")
+	}
+	if r.Level != "" {
+		if q.Level, err = logline.ParseLevel(r.Level); err != nil {
+			return q, err
+		}
+	}
+	if r.Grep != "" {
+		if q.Grep, err = regexp.Compile(r.Grep); err != nil {
+			return q, errs.New(errs.InvalidArgument, "regular expression: %w", err).WithHint("the syntax is https://github.com/google/re2/wiki/Syntax")
+		}
+	}
+	return q, nil
 }
 
 // Logs calls emit with each selected line: existing lines ordered by time,
@@ -42,7 +75,11 @@ func (s *Service) Logs(ctx context.Context, req LogsRequest, emit func(sandbox.L
 	if (req.Sandbox == "") == (req.App == "") {
 		return errs.New(errs.InvalidArgument, "either a sandbox or an app says whose output is wanted")
 	}
-	l := &logReader{Service: s, emit: emit, tail: req.Tail, numbers: map[id.AppVersion]int64{}}
+	q, err := req.query()
+	if err != nil {
+		return err
+	}
+	l := &logReader{Service: s, emit: emit, query: q, tail: req.Tail, limit: req.Limit, numbers: map[id.AppVersion]int64{}}
 	if req.Sandbox != "" {
 		return l.sandbox(ctx, req.Sandbox, req.Offset, req.Follow)
 	}
@@ -53,7 +90,10 @@ func (s *Service) Logs(ctx context.Context, req LogsRequest, emit func(sandbox.L
 type logReader struct {
 	*Service
 	emit    func(sandbox.LogLine) error
+	query   logstore.Query
 	tail    *int64                  // nil: all
+	limit   int                     // 0: all
+	kept    *logstore.Snapshot      // of an app; nil: its sandboxes are read from the beginning
 	numbers map[id.AppVersion]int64 // version numbers by id
 }
 
@@ -89,7 +129,7 @@ func (l *logReader) past(ctx context.Context, src *logSource, fn func(sandbox.Lo
 	}
 	err := l.read(ctx, src, tail, false, fn)
 	if errs.Is(err, errs.NotFound) {
-		return nil
+		return l.rest(ctx, src, fn)
 	}
 	return err
 }
@@ -99,10 +139,14 @@ func (l *logReader) past(ctx context.Context, src *logSource, fn func(sandbox.Lo
 func (l *logReader) read(ctx context.Context, src *logSource, tail int, follow bool, fn func(sandbox.LogLine) error) error {
 	q := LogQuery{Offset: src.offset, Tail: tail, Follow: follow}
 	return l.Node.Logs(ctx, src.sb.GetID(), q, func(x LogLine) error {
-		err := fn(sandbox.LogLine{
-			Sandbox: src.sb.GetID(), Service: src.sb.Spec.Service, Version: optional(src.version), Offset: optional(x.Offset), At: x.At,
-			Stderr: optional(x.Stderr), Text: x.Text, Missed: optional(x.Missed),
-		})
+		line := logstore.Line{
+			Source: string(src.sb.ID), Service: src.sb.Spec.Service, Version: src.version, Offset: x.Offset, At: x.At, Stderr: x.Stderr,
+			Level: logline.LevelOf(x.Text), Text: x.Text, Missed: x.Missed,
+		}
+		var err error
+		if l.query.Match(&line) {
+			err = fn(logLine(&line))
+		}
 		if err == nil {
 			src.offset = x.Offset
 		}
@@ -132,7 +176,7 @@ func (l *logReader) follow(ctx context.Context, src *logSource) error {
 			return err
 		}
 		if ended {
-			return nil
+			return l.rest(ctx, src, l.emit)
 		}
 		if err := pause(ctx, logPause); err != nil {
 			return err
@@ -152,6 +196,14 @@ func (l *logReader) app(ctx context.Context, req *LogsRequest) error {
 	sources, err := l.unseen(ctx, a, req.Service, seen)
 	if err != nil {
 		return err
+	}
+	done, err := l.keptLines(a.GetID())
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, src := range sources {
+		src.offset = l.kept.Position(string(src.sb.ID))
 	}
 	if err := l.history(ctx, sources); err != nil || !req.Follow {
 		return err
@@ -208,7 +260,7 @@ func (l *logReader) unseen(ctx context.Context, a *app.App, service string, seen
 			continue
 		}
 		seen[sb.GetID()] = true
-		out = append(out, &logSource{sb: sb, version: l.versionNumber(ctx, sb)})
+		out = append(out, &logSource{sb: sb, version: l.versionNumber(ctx, sb), offset: l.kept.Position(string(sb.ID))})
 	}
 	return out, nil
 }
@@ -250,13 +302,30 @@ func (l *logReader) history(ctx context.Context, sources []*logSource) error {
 			})
 		})
 	}
-	g.Go(func() error { return l.mergeLines(lines) })
+	if l.tail == nil { // otherwise the sandboxes that exist say their last lines themselves
+		ch := make(chan sandbox.LogLine, 64)
+		lines = append(lines, ch)
+		g.Go(func() error {
+			defer close(ch)
+			return l.readKept(ctx, ch)
+		})
+	}
+	emit, flush := l.emit, func() error { return nil }
+	if l.limit > 0 {
+		emit, flush = lastLines(l.limit, l.emit)
+	}
+	g.Go(func() error {
+		if err := mergeLines(lines, emit); err != nil {
+			return err
+		}
+		return flush()
+	})
 	return g.Wait()
 }
 
 // mergeLines emits the lines of several channels, always the earliest first,
 // until all are closed.
-func (l *logReader) mergeLines(lines []chan sandbox.LogLine) error {
+func mergeLines(lines []chan sandbox.LogLine, emit func(sandbox.LogLine) error) error {
 	heads := make([]*sandbox.LogLine, len(lines))
 	for {
 		first := -1
@@ -275,7 +344,7 @@ func (l *logReader) mergeLines(lines []chan sandbox.LogLine) error {
 		if first < 0 {
 			return nil
 		}
-		if err := l.emit(*heads[first]); err != nil {
+		if err := emit(*heads[first]); err != nil {
 			return err
 		}
 		heads[first] = nil

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/logstore"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -32,7 +33,8 @@ type Service struct {
 	// reference of the node's image store, and makes the image if necessary.
 	Image  func(ctx context.Context, name string) (string, error)
 	Logger *slog.Logger
-	Demand *Demand // counts the requests for warm sandboxes
+	Kept   *logstore.Store // output of the sandboxes of apps, gone ones included; nil: none is kept
+	Demand *Demand         // counts the requests for warm sandboxes
 	// NoPools: requests make no warm pools; those that exist are used.
 	NoPools bool
 

@@ -175,8 +175,10 @@ type Build struct {
 
 // Logs: Output of apps and builds.
 type Logs struct {
-	SandboxBytes int64 // Output kept per sandbox.
-	BuildBytes   int64 // Output kept per build.
+	SandboxBytes int64         // Output kept per sandbox.
+	BuildBytes   int64         // Output kept per build.
+	MaxBytes     int64         // Disk that the kept output of an app may use, compressed; the oldest is deleted.
+	MaxAge       time.Duration // How long the output of an app is kept, across deploys and the ends of its sandboxes.
 }
 
 // Retention: How much of the past is kept, per app.
@@ -412,6 +414,10 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.SandboxBytes }},
 	{Path: "logs.build_bytes", Type: "int", Default: "16777216", Doc: "Output kept per build.", Unit: "bytes", Min: "65536", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.BuildBytes }},
+	{Path: "logs.max_bytes", Type: "int", Default: "1073741824", Doc: "Disk that the kept output of an app may use, compressed; the oldest is deleted.", Unit: "bytes", Min: "1048576", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.MaxBytes }},
+	{Path: "logs.max_age", Type: "duration", Default: "720h0m0s", Doc: "How long the output of an app is kept, across deploys and the ends of its sandboxes.", Unit: "", Min: "1h0m0s", Max: "87600h0m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.MaxAge }},
 	{Path: "retention.versions", Type: "int", Default: "20", Doc: "Versions that can be rolled back to; of a template, versions besides those with a tag.", Unit: "", Min: "1", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Retention.Versions }},
 	{Path: "retention.deployments", Type: "int", Default: "100", Doc: "Deployments in the history.", Unit: "", Min: "1", Max: "",

@@ -31,6 +31,21 @@ func (r routes) Delete(_ context.Context, req *app.DeleteRouteRequest) error {
 	return nil
 }
 
+func (r routes) Configure(_ context.Context, req *app.ConfigureRouteRequest) (*app.RouteResponse, error) {
+	return r.get(req.Host)
+}
+
+func (r routes) Passwords(context.Context, *app.RoutePasswordsRequest) (*app.RoutePasswordsResponse, error) {
+	return nil, errs.New(errs.NotFound, "no route of the example has passwords")
+}
+
+func (r routes) get(host string) (*app.RouteResponse, error) {
+	if _, ok := r[host]; !ok {
+		return nil, errs.New(errs.NotFound, "there is no route for %s", host)
+	}
+	return &app.RouteResponse{Route: schema.Record{Meta: schema.Meta{Name: host}}}, nil
+}
+
 // A server serves a generated interface on a unix socket. The client calls the
 // same methods; errors keep their class.
 func Example() {

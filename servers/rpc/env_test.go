@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/controllers/applog"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/kit/kittest"
 	controller "miren.dev/runtime/controllers/sandbox"
@@ -39,6 +40,7 @@ import (
 	lsvdstore "miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/logstore"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
@@ -107,6 +109,7 @@ type env struct {
 	store     *gate
 	machine   *fake.Machine
 	buildLogs *buildlog.Logs
+	kept      *logstore.Store
 	project   schema.ID
 	node      id.Node
 	service   *sandboxes.Service
@@ -154,6 +157,12 @@ func newEnv(t *testing.T) *env {
 	e.disks = &nodeDisks{store: e.store.Store}
 	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Logger: log, Disks: e.disks, Copies: e.copiesOf(e.machine)}
 	rec.Store = kittest.Hold(t, e.store.Store, rec.Controller())
+	e.kept, err = logstore.Open(logstore.Config{Dir: filepath.Join(dir, "logs"), SegmentBytes: 16 << 10})
+	e.must(err)
+	t.Cleanup(e.kept.Close)
+	nodeInformers := informer.New(informer.Config{Reader: e.store.Store})
+	collector := &applog.Collector{Store: e.store.Store, Informers: nodeInformers, Driver: rec.Driver, Logs: e.kept, Node: e.node, Logger: log}
+	rec.Kept = collector
 	snapshotRec := &controller.Reconciler{Driver: rec.Driver, Node: rec.Node, Logger: log, Copies: rec.Copies}
 	snapshots := (&controller.Snapshots{Sandboxes: snapshotRec, Logger: log}).Controller()
 	snapshotRec.Store = kittest.Hold(t, e.store.Store, snapshots)
@@ -172,7 +181,7 @@ func newEnv(t *testing.T) *env {
 	e.must(tpl.Ship(t.Context()))
 	e.service = sandboxes.New(&sandboxes.Service{
 		Store: held, Policies: policy, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: e.nodeCalls(log), Sealer: sealer,
-		Image: image, Logger: log,
+		Image: image, Logger: log, Kept: e.kept,
 	})
 	rpcserver.Register(srv, rpcserver.Deps{
 		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc, Sealer: sealer}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota, Policies: policy,
@@ -194,7 +203,8 @@ func newEnv(t *testing.T) *env {
 			t.Error(err)
 		}
 	})
-	_, stop := kittest.Run(t, informer.New(informer.Config{Reader: e.store.Store}), kit.Config{StopGrace: time.Millisecond, Logger: log}, rec.Controller(), snapshots)
+	_, stop := kittest.Run(t, nodeInformers, kit.Config{StopGrace: time.Millisecond, Logger: log}, rec.Controller(), snapshots, collector.Controller(),
+		(&applog.Keeper{Store: e.store.Store, Logs: e.kept, Logger: log}).Controller())
 	t.Cleanup(func() {
 		stop()
 		cancel()

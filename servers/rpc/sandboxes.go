@@ -107,7 +107,7 @@ func (h *sandboxHandler) Logs(ctx context.Context, req *sandbox.LogsRequest, st 
 	out := newLogSender(st)
 	err := h.sandboxes.Logs(ctx, sandboxes.LogsRequest{
 		Sandbox: req.Sandbox, Offset: value(req.Offset), Project: req.Project, App: req.App, Service: req.Service, Tail: req.Tail,
-		Follow: value(req.Follow),
+		Follow: value(req.Follow), Since: value(req.Since), Until: value(req.Until), Grep: req.Grep, Level: req.Level, Limit: int(value(req.Limit)),
 	}, out.add)
 	if serr := out.close(); serr != nil && ctx.Err() == nil {
 		return serr

@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/dnshook"
 	"miren.dev/runtime/components/execution/traced"
+	"miren.dev/runtime/controllers/applog"
 	"miren.dev/runtime/controllers/appnet"
 	"miren.dev/runtime/controllers/build"
 	ctlcertificate "miren.dev/runtime/controllers/certificate"
@@ -136,6 +137,8 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		Copies: ctlsandbox.Copies{SnapshotCopier: c.m.driver, Objects: newSnapshotObjects},
 		Disks:  nodeDisks, Store: c.store, Driver: driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 	}
+	appLogs := &applog.Collector{Store: c.store, Informers: c.informers, Driver: driver, Logs: c.m.appLogs, Node: nodeID, Logger: log("app-log")}
+	nodeSandboxes.Kept = appLogs
 	if c.cfg.Ingress.HTTPAddress != "" {
 		nodeSandboxes.Previews = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
 	}
@@ -172,6 +175,8 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		}).Controller(),
 		(&scheduler.Reconciler{Store: c.store, Logger: log("scheduler")}).Controller(),
 		nodeSandboxes.Controller(),
+		appLogs.Controller(),
+		(&applog.Keeper{Store: c.store, Logs: c.m.appLogs, Logger: log("app-log-retention")}).Controller(),
 		(&ctlsandbox.Snapshots{Sandboxes: nodeSandboxes, Logger: log("snapshot")}).Controller(),
 		nodeDisks.Controller(),
 		(&ctldisk.Copies{
@@ -274,7 +279,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
 			Store: c.quotas, Policies: c.policies, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
-			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
+			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand, Kept: c.m.appLogs,
 			Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: traced.New(c.m.driver, nil), FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
 		}),
 		Executions: executions.New(&executions.Service{

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/logstore"
 	"miren.dev/runtime/servers/runner"
 	"miren.dev/runtime/servers/workspace"
 )
@@ -108,6 +109,12 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	defer store.Close()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store, m.objects.breaker)
+	if m.appLogs, err = logstore.Open(logstore.Config{
+		Dir: in.State("logs", "apps"), MaxBytes: cfg.Logs.MaxBytes, MaxAge: cfg.Logs.MaxAge, Logger: log.With("component", "app logs"),
+	}); err != nil {
+		return err
+	}
+	defer m.appLogs.Close()
 	sources := openSources(cfg, in, log)
 	c := newControl(cfg, m, store, sources, reg, log)
 	c.workspace, c.traces = settings, traces.Tracer()

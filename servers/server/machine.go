@@ -26,6 +26,7 @@ import (
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/logstore"
 	"miren.dev/runtime/pkg/sysuser"
 	"miren.dev/runtime/servers/disks"
 )
@@ -49,6 +50,7 @@ type machine struct {
 	buildkit    *buildkit.Daemon
 	bases       *baseimage.Store
 	buildLogs   *buildlog.Logs
+	appLogs     *logstore.Store // what apps printed; nil until Run opens it
 	volumes     *disks.Volumes
 	diskStore   string         // URL of the store of disks that name none
 	objects     *objects       // of executions
