@@ -52,9 +52,10 @@ func testRoutesGuide(t *testing.T, s *server, app string) {
 	answers("/admin", http.StatusUnauthorized, nil, nil)
 	answers("/x/../admin", http.StatusUnauthorized, func(r *http.Request) { r.SetBasicAuth("ann", "wrong") }, nil)
 	right := func(r *http.Request) { r.SetBasicAuth("ann", "long and secret") }
-	answers("/admin", http.StatusOK, right, nil)
+	ofApp := func(_ *http.Response, body string) bool { return body == "404 page not found\n" }
+	answers("/admin", http.StatusNotFound, right, ofApp)
 	g.run("r route configure shop.example.com --path /admin --reset allow")
-	answers("/admin", http.StatusOK, right, nil)
+	answers("/admin", http.StatusNotFound, right, ofApp)
 	g.run("r app maintenance on", "is on")
 	html := func(r *http.Request) { r.Header.Set("Accept", "text/html") }
 	answers("/", http.StatusServiceUnavailable, html, func(_ *http.Response, body string) bool { return body == "<p>busy</p>" })

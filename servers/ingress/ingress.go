@@ -150,13 +150,14 @@ func (in *Ingress) Run(ctx context.Context) error {
 	}
 	in.tunnels.drain(drain)
 	err := serving.Wait()
-	in.registry.close()
 	stopWork()
 	adminSrv.Close()
 	if admin != nil {
 		admin.remove()
 	}
-	return errors.Join(err, background.Wait())
+	err = errors.Join(err, background.Wait())
+	in.registry.close() // after sweep, which is the only other one to use what it uses
+	return err
 }
 
 // count counts the connections of clients. A tunnel subtracts its connection
