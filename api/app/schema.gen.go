@@ -543,7 +543,7 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 
 // Network: What the sandboxes of an app reach, and which apps reach them.
 type Network struct {
-	// What they reach outside their project: all, list or none.
+	// What they reach outside their project: all, list or none; absent: all.
 	Egress string `cbor:"1,keyasint,omitempty" json:"egress,omitempty"`
 	// With list: networks, addresses, domains and *.DOMAIN that they reach.
 	Allow []string `cbor:"2,keyasint,omitempty" json:"allow,omitempty"`

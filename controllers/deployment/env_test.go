@@ -111,7 +111,7 @@ func (e *env) control(s entity.Store) (stop func()) {
 	e.policies, e.quotas = policy, quotas.New(policy, set)
 	deps := &deployment.Reconciler{Admit: func(ctx context.Context, ops []entity.Op) error {
 		return cmp.Or(policy.Check(ctx, ops), e.quotas.Check(ctx, ops))
-	}, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Bake: e.bake, Now: e.now,
+	}, Default: policy.Default, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Bake: e.bake, Now: e.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
 	deps.Store = kittest.Hold(e, &slowList{e.quotas, e}, deps.Controller())
 	pools := &pool.Reconciler{Logger: e.logger, Now: e.now}
@@ -346,6 +346,10 @@ func (e *env) source(how string, services ...string) string {
 		name, sim, _ := strings.Cut(s, "=")
 		if name == apps.ReleaseService {
 			top = fmt.Sprintf("release = [%q]\n", sim)
+			continue
+		}
+		if name == "network" {
+			fmt.Fprintf(&b, "[network]\negress = %q\n", sim)
 			continue
 		}
 		name, written, _ := strings.Cut(name, "@")

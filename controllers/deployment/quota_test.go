@@ -1,6 +1,7 @@
 package deployment_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,7 +83,7 @@ func TestRolloutBeyondThePolicyFailsBeforeItStarts(t *testing.T) {
 	if _, err := e.policies.Set(t.Context(), "", core.Policy{MaxEgress: core.PolicyEgressNone}); err != nil {
 		t.Fatal(err)
 	}
-	for _, source := range []string{e.source("ok", "web=ok"), e.source("ok", "release=ok", "web=ok")} {
+	for _, source := range []string{e.source("ok", "web=ok", "network=all"), e.source("ok", "release=ok", "web=ok", "network=all")} {
 		d := e.phase(e.deploy("shop", source), app.DeploymentPhaseFailed)
 		if f := d.Status.Failure; f == nil || f.Reason != app.FailureReasonPolicy || !strings.Contains(f.Message, "max_egress") || !strings.Contains(f.Hint, "r policy") {
 			t.Fatalf("failure %+v", f)
@@ -97,4 +98,40 @@ func TestRolloutBeyondThePolicyFailsBeforeItStarts(t *testing.T) {
 		}
 	}
 	e.eventually("its sandbox is replaced", func() bool { return e.live("shop") == 1 })
+}
+
+// A version whose source does not say what it reaches gets what the policy permits at
+// most; what it says about other apps stays.
+func TestVersionHasTheNetworkOfThePolicy(t *testing.T) {
+	e := newEnv(t)
+	e.control(e.store)
+	network := func(services ...string) *app.Network {
+		t.Helper()
+		d := e.succeed(e.deploy("shop", e.source("ok", services...)))
+		ver, err := entity.Get[app.AppVersion](t.Context(), e.store, schema.ID(d.Status.Version))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion == ver.GetID() }) {
+			if n, have := ver.Spec.Network, p.Spec.Template.Egress; (n == nil) != (have == nil) || n != nil && (string(have.Mode) != n.Egress || !slices.Equal(have.Allow, n.Allow)) {
+				t.Errorf("pool %s has %+v, its version %+v", p.Name, have, n)
+			}
+		}
+		return ver.Spec.Network
+	}
+	if n := network("web=ok"); n != nil {
+		t.Errorf("without a policy: %+v", n)
+	}
+	if n := network("web=ok", "network=none"); n == nil || n.Egress != "none" {
+		t.Errorf("without a policy, of the source: %+v", n)
+	}
+	if _, err := e.policies.Set(t.Context(), "", core.Policy{MaxEgress: core.PolicyEgressListed, Networks: []string{"example.com"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := network("web=ok"); n == nil || n.Egress != "list" || !slices.Equal(n.Allow, []string{"example.com"}) {
+		t.Errorf("with a list: %+v", n)
+	}
+	if n := network("web=ok", "network=none"); n == nil || n.Egress != "none" || n.Allow != nil {
+		t.Errorf("narrower than the policy: %+v", n)
+	}
 }

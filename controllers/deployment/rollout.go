@@ -91,7 +91,7 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 		}
 		return r.createVersion(ctx, app.AppVersionSpec{
 			Network: network,
-			App: r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks,
+			App:     r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks,
 			SourceEnv: b.Status.Env, Release: b.Status.Release, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
 		})
 	case app.BuildPhaseFailed:
@@ -111,7 +111,7 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 // network returns the network of a new version: what its source says. What that does not say about
 // the outside is as the policy of the project permits at most.
 func (r *rollout) network(ctx context.Context, n *app.Network) (*app.Network, error) {
-	if r.Default == nil || n != nil && (n.Egress != string(sandbox.EgressModeAll) || len(n.Deny) > 0) {
+	if r.Default == nil || n != nil && n.Egress != "" {
 		return n, nil
 	}
 	sb := sandbox.NewSandbox()

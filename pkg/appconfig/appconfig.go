@@ -97,7 +97,7 @@ type Config struct {
 
 // Network says what the app reaches, and which apps reach it.
 type Network struct {
-	Egress      string // all, list or none; not empty
+	Egress      string // all, list or none; empty: the source does not say
 	Allow, Deny []string
 	Restricted  bool // only the apps in AllowFrom reach it
 	AllowFrom   []string

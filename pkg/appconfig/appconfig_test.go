@@ -1,6 +1,7 @@
 package appconfig
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,11 @@ args = { KEY = "value" }
 LOG_LEVEL = "info"
 DEBUG = true
 N = 3
+
+[network]
+allow = ["api.example.com", "203.0.113.0/24"]
+deny = ["203.0.113.9"]
+allow_from = ["blog"]
 
 [services.web]
 command = "bin/server --listen"
@@ -73,6 +79,7 @@ memory = "1.5GiB"
 		Release: []string{"/bin/sh", "-c", "exec bin/migrate --all"},
 		Build:   Build{Stack: "go", Fallback: "index.html", Package: "cmd/shop", Version: "1.26", Packages: []string{"libpq5"}, Args: map[string]string{"KEY": "value"}},
 		Env:     map[string]string{"LOG_LEVEL": "info", "DEBUG": "true", "N": "3"},
+		Network: &Network{Egress: "list", Allow: []string{"api.example.com", "203.0.113.0/24"}, Deny: []string{"203.0.113.9"}, Restricted: true, AllowFrom: []string{"blog"}},
 		Services: []Service{
 			{Name: "web", Command: []string{"/bin/sh", "-c", "exec bin/server --listen"}, Port: ptr(int64(3000)), Replicas: ptr(int64(2)),
 				HealthPath: "/healthz", HealthDeadline: ptr(30 * time.Second),
@@ -97,7 +104,11 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"unknown key in a service", "[services.web]\nport = 1\n\nreplica = 2\n", `app.toml:4: unknown key "services.web.replica"`, `did you mean "services.web.replicas"?`},
 		{"unknown key, dotted", "services.web.healthpath = \"/\"\n", `app.toml:1: unknown key "services.web.healthpath"`, `did you mean "services.web.health_path"?`},
 		{"unknown table", "\n[service.web]\nport = 1\n", `app.toml:2: unknown key "service"`, `did you mean "services"?`},
-		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, release, services, tasks"},
+		{"a policy that is none", "\n[network]\negress = \"listed\"\n", `app.toml:3: network.egress "listed" is none of all, list, none`, ""},
+		{"rules that do not fit", "\n[network]\negress = \"none\"\nallow = [\"example.com\"]\n", "app.toml:2: network: network policy none has no rules", "use the policy list"},
+		{"no rule", "[network]\nallow = [\"https://example.com/\"]\n", "network: allow: ", "write a network"},
+		{"no app", "[network]\nallow_from = [\"Shop!\"]\n", `network.allow_from has "Shop!"`, ""},
+		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, network, release, services, tasks"},
 		{"the first of several", "[services.web]\nprt = 1\n[build]\nstak = 1\n", "app.toml:2:", "services.web.port"},
 		{"inside a multi-line list", "[build]\npackages = [\n  \"a\",\n]\nbad = 1\n", "app.toml:5:", ""},
 		{"after a multi-line string", "[env]\nA = \"\"\"\n[services.web]\nx = 1\n\"\"\"\n[build]\nbad = 1\n", "app.toml:7:", ""},
@@ -181,6 +192,21 @@ func TestVolumes(t *testing.T) {
 }
 
 // What the server takes as the name of an app, app.toml takes too.
+func TestNetwork(t *testing.T) {
+	for text, want := range map[string]Network{
+		`egress = "none"`:           {Egress: "none"},
+		`deny = ["example.com"]`:    {Egress: "all", Deny: []string{"example.com"}},
+		`allow_from = []`:           {Restricted: true},
+		`allow_from = ["a", "b"]`:   {Restricted: true, AllowFrom: []string{"a", "b"}},
+		`allow = ["*.example.com"]`: {Egress: "list", Allow: []string{"*.example.com"}},
+	} {
+		c, err := Parse("app.toml", "[network]\n"+text+"\n")
+		if err != nil || !reflect.DeepEqual(*c.Network, want) {
+			t.Errorf("%s: %+v, %v, want %+v", text, c.Network, err, want)
+		}
+	}
+}
+
 func TestLongestAppName(t *testing.T) {
 	name := strings.Repeat("a", MaxAppName)
 	if c, err := Parse("app.toml", "name = \""+name+"\"\n"); err != nil || c.Name != name {

@@ -1,6 +1,8 @@
 package appconfig
 
 import (
+	"cmp"
+
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -24,13 +26,14 @@ func (p *parser) network(to **Network) func(string, any) {
 				}
 			},
 		})(key, v)
-		if n.Egress == "" {
+		switch {
+		case n.Egress != "":
+		case len(n.Allow) > 0:
+			n.Egress = string(egress.List)
+		case len(n.Deny) > 0:
 			n.Egress = string(egress.All)
-			if len(n.Allow) > 0 {
-				n.Egress = string(egress.List)
-			}
 		}
-		if _, err := egress.Parse(n.Egress, n.Allow, n.Deny); err != nil {
+		if _, err := egress.Parse(cmp.Or(n.Egress, string(egress.All)), n.Allow, n.Deny); err != nil {
 			p.keep(p.line(key), errs.New(errs.InvalidArgument, "%s%s: %w", p.prefix(key), key, err).WithHint("%s", errs.HintOf(err)))
 		}
 		*to = n
