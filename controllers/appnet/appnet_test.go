@@ -53,9 +53,12 @@ func TestTableFollowsTheStore(t *testing.T) {
 	project, node := core.NewProject(), core.NewNode()
 	project.Name, node.Name = "p", "here"
 	create(t, s, project)
-	create(t, s, node)
 	other := core.NewNode()
 	other.Name = "elsewhere"
+	for _, n := range []*core.Node{node, other} {
+		n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "amd64", 1000, 1<<30
+	}
+	create(t, s, node)
 	create(t, s, other)
 	a := app.NewApp()
 	a.Project, a.Name = project.ID, "shop"

@@ -2,6 +2,7 @@ package appconfig
 
 import (
 	"cmp"
+	"slices"
 
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
@@ -14,8 +15,9 @@ const maxAllowFrom = 256
 func (p *parser) network(to **Network) func(string, any) {
 	return func(key string, v any) {
 		n := &Network{}
+		modes := []string{string(egress.All), string(egress.List), string(egress.None)}
 		p.table(table{
-			"egress": p.oneOf(&n.Egress, []string{string(egress.All), string(egress.List), string(egress.None)}),
+			"egress": p.oneOf(&n.Egress, modes),
 			"allow":  p.list(&n.Allow, nil),
 			"deny":   p.list(&n.Deny, nil),
 			"allow_from": func(key string, v any) {
@@ -27,6 +29,8 @@ func (p *parser) network(to **Network) func(string, any) {
 			},
 		})(key, v)
 		switch {
+		case n.Egress != "" && !slices.Contains(modes, n.Egress):
+			return // it was said
 		case n.Egress != "":
 		case len(n.Allow) > 0:
 			n.Egress = string(egress.List)
