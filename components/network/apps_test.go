@@ -40,7 +40,9 @@ func echoes(t *testing.T, at Attachment, port uint16) netip.AddrPort {
 // appsOf is the table of the tests: shop has two services, db permits shop only, blog is
 // closed to the outside and filter has rules; project q has an app shop, too.
 func appsOf() []appnet.App {
-	member := func(id, service string) appnet.Member { return appnet.Member{Sandbox: id, Service: service, Ready: true} }
+	member := func(id, service string) appnet.Member {
+		return appnet.Member{Sandbox: id, Service: service, Ready: true}
+	}
 	web := []string{"web"}
 	return []appnet.App{
 		{Project: "p", Name: "shop", Services: []string{"web", "worker"}, Members: []appnet.Member{
@@ -304,4 +306,3 @@ func TestNamesExpire(t *testing.T) {
 		return err == nil
 	})
 }
-
