@@ -1,13 +1,21 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/leakcheck"
 )
 
 // TestPackageServesWhereItIsUnpacked unpacks the archive of make package and
-// deploys an example with it.
+// deploys an example with it. Then another copy of the programs takes over, and no
+// request fails. After everything is killed, r doctor --fix removes what is left.
 func TestPackageServesWhereItIsUnpacked(t *testing.T) {
 	pack := exec.Command("hack/package.sh")
 	pack.Dir = ".."
@@ -39,4 +47,38 @@ func TestPackageServesWhereItIsUnpacked(t *testing.T) {
 	s.begin(t)
 	s.r(t, copyExample(t, "go-http"), "app", "deploy", "--app", "packed")
 	s.answers(t, "packed", "/", "v1")
+
+	before, ingress := s.pid(t, "server"), s.pid(t, "ingress")
+	s.exe = ""
+	stop := s.watchApp("packed")
+	s.r(t, "", "server", "upgrade")
+	s.healthy(t)
+	if failed, all := stop(); failed > 0 || all == 0 {
+		t.Errorf("%d of %d requests failed during the upgrade", failed, all)
+	}
+	after := s.pid(t, "server")
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", after))
+	if err != nil || after == before || exe != filepath.Join(bin, "runtime") {
+		t.Errorf("the server is process %d (before %d) of %s, %v", after, before, exe, err)
+	}
+	if now := s.pid(t, "ingress"); now != ingress {
+		t.Errorf("the ingress is process %d, before %d", now, ingress)
+	}
+
+	s.killAll(t)
+	if res := s.try(t, "", "doctor"); res.Code == 0 || !strings.Contains(res.Stdout, "nothing of rt-") || !strings.Contains(res.Stdout, "--fix") {
+		t.Errorf("r doctor after everything was killed: %s", res)
+	}
+	res := s.try(t, "", "doctor", "--fix")
+	contains(t, "r doctor --fix", res.Stdout, "mended: nothing of rt-", "the interface", "the control group")
+	if res = s.try(t, "", "doctor"); strings.Contains(res.Stdout, "FAIL  leftovers") {
+		t.Errorf("r doctor after --fix: %s", res)
+	}
+	in, err := instance.Find(s.state, config.DefaultRunDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := leakcheck.List(in); err != nil || len(left) > 0 {
+		t.Errorf("after --fix there is %v, %v", left, err)
+	}
 }

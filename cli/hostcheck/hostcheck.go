@@ -38,6 +38,11 @@ var Checks = []doctor.Check{
 	{Name: "ports", Run: checkPorts},
 	{Name: "ca bundle", Run: checkCA},
 	{Name: "base images", Run: checkBaseTools},
+	{Name: "clock", Run: checkClock},
+	{Name: "store", Run: checkStore},
+	{Name: "restore", Run: checkRestore},
+	{Name: "certificates", Run: checkCertificates},
+	{Name: "leftovers", Run: checkLeftovers, Fix: fixLeftovers},
 }
 
 var good, warning, failure = doctor.Good, doctor.Warning, doctor.Failure

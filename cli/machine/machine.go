@@ -4,6 +4,7 @@ package machine
 
 import (
 	"miren.dev/runtime/cli"
+	"miren.dev/runtime/cli/debugbundle"
 	"miren.dev/runtime/cli/devmock"
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/hostcheck"
@@ -18,11 +19,17 @@ var Commands = cli.Machine{
 	"server start":      serverctl.NewStart,
 	"server stop":       serverctl.NewStop,
 	"server move-store": serverctl.NewMoveStore,
+	"server install":    serverctl.NewInstall,
+	"server upgrade":    serverctl.NewUpgrade,
+	"server uninstall":  serverctl.NewUninstall,
+	"server backup":     serverctl.NewBackup,
+	"server restore":    serverctl.NewRestore,
 	"server run":        serverctl.NewRun,
 	"runner start":      serverctl.NewRunnerStart,
 	"runner stop":       serverctl.NewRunnerStop,
 	"ingress":           ingress.New,
 	"lsvd":              lsvd.New,
+	"debug bundle":      debugbundle.With(hostcheck.Checks),
 	"dev mock":          devmock.New,
 	"doctor":            doctor.WithChecks(hostcheck.Checks),
 }

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -90,4 +91,25 @@ func NewLogger(level, format string, out io.Writer) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(out, opts))
 	}
 	return slog.New(slog.NewTextHandler(out, opts))
+}
+
+// LastFile is the file with the configuration of the last server of a state
+// directory, which that server wrote.
+func LastFile(stateDir string) string { return filepath.Join(stateDir, "server.yaml") }
+
+// LastConfig returns the configuration that the last server has written,
+// overridden by flags and environment.
+func LastConfig(o *Config) (*config.Config, error) {
+	cfg, err := o.Load()
+	if err != nil {
+		return nil, err
+	}
+	file := LastFile(cfg.StateDir)
+	if path, err := o.Path(); err != nil || path != "" {
+		return cfg, err
+	}
+	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
+		return cfg, nil
+	}
+	return config.Load(file, os.Environ(), o.Flags)
 }

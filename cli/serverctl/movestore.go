@@ -57,7 +57,7 @@ func (o *moveStoreOptions) run(ctx context.Context) error {
 	if o.to == "" {
 		return exit.Usagef("--to is missing: the URL of the target, or %s", server.PrivateStore)
 	}
-	cfg, err := lastConfig(&o.config)
+	cfg, err := process.LastConfig(&o.config)
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func describe(in *instance.Instance, cfg *config.Config) error {
 	if err := config.Generate(&buf, cfg); err != nil {
 		return err
 	}
-	return replace(configFile(in.StateDir), 0o600, buf.Bytes())
+	return replace(process.LastFile(in.StateDir), 0o600, buf.Bytes())
 }
 
 // replace writes a file complete or not at all. It does not sync: the file

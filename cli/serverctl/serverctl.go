@@ -10,7 +10,6 @@ package serverctl
 import (
 	"context"
 	"net"
-	"path/filepath"
 
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/cli/clientconfig"
@@ -28,8 +27,6 @@ func connectTo(e *command.Env, cfg *config.Config) {
 func recordFile(in *instance.Instance) string { return in.Socket("server.json") }
 
 func logFile(in *instance.Instance) string { return in.State("logs", "server.log") }
-
-func configFile(stateDir string) string { return filepath.Join(stateDir, "server.yaml") }
 
 // requestStop has the server stop.
 func requestStop(ctx context.Context, e *command.Env) error {

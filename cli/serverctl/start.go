@@ -22,6 +22,12 @@ import (
 	"miren.dev/runtime/pkg/proc"
 )
 
+// startTimeout and stopTimeout are how long a server may take by default.
+const (
+	startTimeout = 5 * time.Minute
+	stopTimeout  = time.Minute
+)
+
 type startOptions struct {
 	*command.Env
 	config     process.Config
@@ -43,7 +49,7 @@ Every key of the configuration is a flag; ` + "`r config generate`" + ` explains
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	cmd.Flags().BoolVar(&o.foreground, "foreground", false, "run the server in the foreground until SIGTERM")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long the server may take to become ready")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", startTimeout, "how long the server may take to become ready")
 	o.config.AddFlags(cmd)
 	return cmd
 }

@@ -42,13 +42,13 @@ answering. It also stops the remaining parts of a server that has died.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	cmd.Flags().BoolVar(&o.keep, "keep-running", false, "stop only the control plane; apps keep answering")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "how long the server may take to stop before it is killed")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", stopTimeout, "how long the server may take to stop before it is killed")
 	o.config.AddFlags(cmd)
 	return cmd
 }
 
 func (o *stopOptions) run(ctx context.Context) error {
-	cfg, err := lastConfig(&o.config)
+	cfg, err := process.LastConfig(&o.config)
 	if err != nil {
 		return err
 	}
@@ -92,23 +92,6 @@ func (o *stopOptions) result(cfg *config.Config, was bool, what string) error {
 		o.Printf("%s %s\n", o.Paint(console.Green, "✓"), what)
 	}
 	return nil
-}
-
-// lastConfig returns the configuration that the last server has written,
-// overridden by flags and environment.
-func lastConfig(o *process.Config) (*config.Config, error) {
-	cfg, err := o.Load()
-	if err != nil {
-		return nil, err
-	}
-	file := configFile(cfg.StateDir)
-	if path, err := o.Path(); err != nil || path != "" {
-		return cfg, err
-	}
-	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
-		return cfg, nil
-	}
-	return config.Load(file, os.Environ(), o.Flags)
 }
 
 // stopServer stops the server process and reports whether there was one.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,7 +74,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	if err != nil {
 		return err
 	}
-	if err := in.Lock(); err != nil {
+	if err := lockWhole(in); err != nil {
 		return err
 	}
 	defer in.Unlock()
@@ -206,9 +207,19 @@ func serveMetrics(ctx context.Context, cfg *config.Config, in *instance.Instance
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(withIngress(reg, in.Socket("ingress.sock")), promhttp.HandlerOpts{}))
+	local := http.NewServeMux() // for root
+	local.Handle("/", mux)
+	local.HandleFunc("GET /debug/goroutines", func(rw http.ResponseWriter, _ *http.Request) {
+		_ = pprof.Lookup("goroutine").WriteTo(rw, 1) // the client has gone
+	})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	localSrv := &http.Server{Handler: local, ReadHeaderTimeout: 10 * time.Second}
 	g, gctx := errgroup.WithContext(ctx)
-	for _, l := range listeners {
+	for i, l := range listeners {
+		srv := srv
+		if i == 0 {
+			srv = localSrv
+		}
 		g.Go(func() error {
 			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				return err
@@ -218,7 +229,7 @@ func serveMetrics(ctx context.Context, cfg *config.Config, in *instance.Instance
 	}
 	g.Go(func() error {
 		<-gctx.Done()
-		return srv.Close()
+		return errors.Join(srv.Close(), localSrv.Close())
 	})
 	return g.Wait()
 }

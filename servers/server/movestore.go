@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"miren.dev/runtime/api"
-	"miren.dev/runtime/components/postgres"
 	"miren.dev/runtime/entity/etcdstore"
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/entity/sqlitestore"
@@ -27,27 +26,16 @@ func MoveStore(ctx context.Context, in *instance.Instance, from, to string, log 
 	if from == to {
 		return nil, errs.New(errs.InvalidArgument, "the source and the target are the same store")
 	}
-	if err := in.Lock(); err != nil {
+	if err := lockWhole(in); err != nil {
 		return nil, err
 	}
 	defer in.Unlock()
 	if from == PrivateStore || to == PrivateStore {
-		private := postgres.ConfigFor(in, log.With("component", "postgres"))
-		running, err := postgres.Attach(private)
+		pg, stop, err := privateStore(ctx, in, log)
 		if err != nil {
 			return nil, err
 		}
-		pg, err := postgres.Start(ctx, private)
-		if err != nil {
-			return nil, errs.Wrap(err, "PostgreSQL")
-		}
-		if running == nil {
-			defer func() {
-				if serr := pg.Stop(context.WithoutCancel(ctx)); serr != nil {
-					log.Warn("PostgreSQL stays running", "error", serr)
-				}
-			}()
-		}
+		defer stop()
 		for _, url := range []*string{&from, &to} {
 			if *url == PrivateStore {
 				*url = pg.URL()
