@@ -100,7 +100,7 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 		}
 		return r.createVersion(ctx, app.AppVersionSpec{
 			Network: network,
-			App: r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks,
+			App:     r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks,
 			SourceEnv: b.Status.Env, Release: b.Status.Release, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
 		})
 	case app.BuildPhaseFailed:
