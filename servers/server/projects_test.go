@@ -128,6 +128,7 @@ var answers = map[string]answer{
 	"app.Apps/Create":   appRequest,
 	"app.Apps/Delete":   appRequest,
 	"app.Apps/SetEnv":   byApp(func(p, a string) *app.SetEnvRequest { return &app.SetEnvRequest{Project: p, App: a} }),
+	"app.Apps/Maintain": byApp(func(p, a string) *app.MaintainRequest { return &app.MaintainRequest{Project: p, App: a} }),
 	"app.Apps/Scale":    byApp(func(p, a string) *app.ScaleRequest { return &app.ScaleRequest{Project: p, App: a} }),
 	"app.Apps/Rollback": byApp(func(p, a string) *app.RollbackRequest { return &app.RollbackRequest{Project: p, App: a} }),
 	"app.Apps/Promote":  byApp(func(p, a string) *app.PromoteRequest { return &app.PromoteRequest{Project: p, App: a} }),
@@ -150,6 +151,9 @@ var answers = map[string]answer{
 	"app.Builds/Logs":    {rpc.ProjectRequest, func(x *tenant) any { return &app.BuildLogsRequest{Build: x.build.GetID()} }},
 	"app.Routes/Set": byApp(func(p, a string) *app.SetRouteRequest {
 		return &app.SetRouteRequest{Project: p, App: a, Host: a + ".example.com"}
+	}),
+	"app.Routes/Configure": byApp(func(p, a string) *app.ConfigureRouteRequest {
+		return &app.ConfigureRouteRequest{Project: p, Host: a + ".example.com"}
 	}),
 	"app.Routes/Delete": byApp(func(p, a string) *app.DeleteRouteRequest {
 		return &app.DeleteRouteRequest{Project: p, Host: a + ".example.com"}
