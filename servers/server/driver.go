@@ -9,6 +9,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/runsc"
+	"miren.dev/runtime/controllers/appnet"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -18,6 +19,9 @@ const (
 	driverRunsc  = "runsc"
 	driverDocker = "docker"
 )
+
+// The network of this driver has those of apps; control adds their controller.
+var _ appnet.Node = (*runsc.Driver)(nil)
 
 // sandboxDriver runs the sandboxes of this machine.
 type sandboxDriver interface {
