@@ -162,7 +162,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "app-log", "app-log-retention", "app-network", "build", "certificate-host", "certificate-order", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
+	want := []string{"api", "app-log", "app-log-retention", "build", "certificate-host", "certificate-order", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

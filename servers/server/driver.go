@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/registry"
 	"miren.dev/runtime/components/runsc"
+	"miren.dev/runtime/controllers/appnet"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -22,6 +23,9 @@ const (
 	driverDocker     = "docker"
 	driverKubernetes = "kubernetes"
 )
+
+// The network of this driver has those of apps; control adds their controller.
+var _ appnet.Node = (*runsc.Driver)(nil)
 
 // sandboxDriver runs the sandboxes of this machine.
 type sandboxDriver interface {
