@@ -100,7 +100,7 @@ func TestTableFollowsTheStore(t *testing.T) {
 	member := appnet.Member{Sandbox: string(web.ID), Service: "web"}
 	expect("no version serves", appnet.App{Members: []appnet.Member{member}})
 
-	a.Status.ActiveVersion = ver.GetID()
+	a.Status.Activate(ver.GetID())
 	if err := entity.UpdateStatus(t.Context(), s, a); err != nil {
 		t.Fatal(err)
 	}
