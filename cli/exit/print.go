@@ -31,8 +31,7 @@ func Print(c *console.Console, err error) {
 		if errors.As(err, &e) {
 			d.Error.Details = e.Details
 		}
-		out := *c
-		out.Out = c.Err
+		out := &console.Console{Out: c.Err} // without the expression of --jq
 		_ = out.PrintJSONLine(d) // there is no other stream to report to
 		return
 	}
