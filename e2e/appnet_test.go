@@ -63,7 +63,7 @@ func TestAppNetwork(t *testing.T) {
 	g := newGuide(t, s, "network")
 	g.file("main.go", appnetMain)
 	g.file("go.mod", "module shop\n\ngo 1.25\n")
-	g.file("app.toml", "name = \"shop\"\n\n[network]\negress = \"none\"\n\n[services.web]\nport = 8080\n\n[services.worker]\nport = 9000\n")
+	g.file("app.toml", "name = \"shop\"\n\n[network]\negress = \"none\"\n\n[services.web]\nport = 8080\n\n[services.worker]\ncommand = \"shop\"\nport = 9000\n")
 	g.inProject("appnet")
 	ask := func(app, host string) []string {
 		t.Helper()
