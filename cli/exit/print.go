@@ -32,7 +32,7 @@ func Print(c *console.Console, err error) {
 			d.Error.Details = e.Details
 		}
 		out := &console.Console{Out: c.Err} // without the expression of --jq
-		_ = out.PrintJSONLine(d) // there is no other stream to report to
+		_ = out.PrintJSONLine(d)            // there is no other stream to report to
 		return
 	}
 	out := *c
