@@ -148,7 +148,7 @@ func (d *Driver) start(ctx context.Context, s execution.Spec, uid string) (execu
 			return execution.Instance{}, apiError(err, "pod %s", d.podName(id))
 		}
 		waits, err = progress(pod)
-		return execution.Instance{ID: id, Phase: execution.Creating, Address: address(s, pod)}, err
+		return execution.Instance{ID: id, Phase: execution.Creating, Address: address(s, pod), StartedAt: started(pod)}, err
 	}
 	in, err := d.Await(ctx, s.ID, look, func(execution.Instance) bool { return waits == "" })
 	if err == nil {
@@ -176,11 +176,9 @@ func (d *Driver) start(ctx context.Context, s execution.Spec, uid string) (execu
 	if err := d.writeRecord(s.ID, record{Spec: s, UID: uid, Started: true}); err != nil {
 		return in, err
 	}
-	in.Phase, in.StartedAt = execution.Running, time.Now()
+	in.Phase = execution.Running
 	if status := conn.Main(); status.Exit != nil {
 		in.Phase, in.Exit = execution.Exited, status.Exit
-	} else if !status.StartedAt.IsZero() {
-		in.StartedAt = status.StartedAt
 	}
 	d.Notify(s.ID)
 	return in, nil

@@ -36,6 +36,14 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 	return d.inspect(id, pod)
 }
 
+// started returns when the container of a pod started; zero: it does not run.
+func started(p *v1.Pod) (at time.Time) {
+	if s := status(p); s != nil && s.State.Running != nil {
+		at = s.State.Running.StartedAt.Time
+	}
+	return at
+}
+
 // inspect returns the state of a sandbox whose pod is p; nil: it has none.
 func (d *Driver) inspect(id string, p *v1.Pod) (execution.Instance, error) {
 	in := execution.Instance{ID: id, Phase: execution.Creating}
@@ -47,10 +55,7 @@ func (d *Driver) inspect(id string, p *v1.Pod) (execution.Instance, error) {
 		return execution.Instance{}, err
 	}
 	if p != nil {
-		in.Address = address(rec.Spec, p)
-		if s := status(p); s != nil && s.State.Running != nil {
-			in.StartedAt = s.State.Running.StartedAt.Time
-		}
+		in.Address, in.StartedAt = address(rec.Spec, p), started(p)
 	}
 	exit, err := d.Hub.Exit(id) // a damaged record is a crash
 	if err == nil {
