@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/itchyny/gojq"
@@ -41,7 +42,7 @@ func (c *Console) printQuery(v any) error {
 			return nil
 		}
 		if err, failed := v.(error); failed {
-			if halt, ok := err.(*gojq.HaltError); ok && halt.Value() == nil { //nolint:errorlint // the iterator wraps nothing
+			if halt := (*gojq.HaltError)(nil); errors.As(err, &halt) && halt.Value() == nil {
 				return nil
 			}
 			return errs.New(errs.InvalidArgument, "--jq: %w", err)
