@@ -128,6 +128,9 @@ func alive(ctx context.Context, address string, l sandbox.Liveness) error {
 		return network(ctx, address, sandbox.Probe{Kind: sandbox.ProbeKindHTTP, Port: l.Port, Path: l.Path})
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(address, strconv.FormatInt(l.Port, 10)))
+	if errors.Is(err, syscall.ECONNRESET) {
+		return nil // a process accepted and reset it before the dialer looked
+	}
 	if err != nil {
 		return plain(err, l.Port)
 	}
