@@ -311,8 +311,9 @@ func TestScheduledCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctl, later := w.controller(w.store, w), time.Duration(0)
-	s := &ctldisk.Schedule{Store: w.store, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return time.Now().Add(later) }}
+	// The clock stands within a tick: a snapshot has the second in its name.
+	ctl, start, later := w.controller(w.store, w), time.Now(), time.Duration(0)
+	s := &ctldisk.Schedule{Store: w.store, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return start.Add(later) }}
 	tick := func() (snapshots, copies int) {
 		t.Helper()
 		later += time.Hour + time.Minute
