@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
 )
 
 // A version that fails once it has the traffic loses it again, with what the app had
@@ -29,6 +30,12 @@ func TestBakeFails(t *testing.T) {
 			}
 			if a := e.settled("shop"); a.Status.Active() != d1.Status.Version || e.live("shop") != 6 {
 				t.Errorf("%s serves with %d sandboxes, want %s with 6", a.Status.Active(), e.live("shop"), d1.Status.Version)
+			}
+			// A rollback does not choose it.
+			for d, served := range map[*app.Deployment]bool{d1: true, d2: false} {
+				if v, err := entity.Get[app.AppVersion](t.Context(), e.store, d.Status.Version); err != nil || (v.Status.ServedAt != nil) != served {
+					t.Errorf("version %s: served at %v, %v", d.Status.Version, v.Status.ServedAt, err)
+				}
 			}
 		})
 	}

@@ -355,6 +355,11 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 		}
 		ops = append(append(ops, scale...), unchanged)
 	}
+	served, err := r.served(ctx, phase)
+	if err != nil {
+		return err
+	}
+	ops = append(ops, served...)
 	if r.lease != nil {
 		if op, err = entity.DeleteOp(r.lease); err != nil {
 			return err
@@ -385,6 +390,26 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 		}
 	}
 	return r.cleanUp(ctx)
+}
+
+// served records that the version of a deployment that ends in phase has served: it
+// got all requests and held. A rollback chooses no other version.
+func (r *rollout) served(ctx context.Context, phase app.DeploymentPhase) ([]entity.Op, error) {
+	tried := r.dep.Spec.Canary > 0 && r.app.Status.Active() != r.dep.Status.Version
+	if phase != app.DeploymentPhaseSucceeded || tried {
+		return nil, nil
+	}
+	ver, err := entity.Get[app.AppVersion](ctx, r.Store, r.dep.Status.Version)
+	if errs.Is(err, errs.NotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := r.now()
+	ver.Status.ServedAt = &now
+	op, err := entity.UpdateStatusOp(ver)
+	return []entity.Op{op}, err
 }
 
 // cleanUp retires the pools of a version that never got the traffic, and stops

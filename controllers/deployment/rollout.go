@@ -319,20 +319,16 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 		r.step("start", st.message)
 		return time.Millisecond, r.enter(ctx, app.DeploymentPhaseStarting)
 	}
-	now := r.now()
-	var ops []entity.Op
+	// Conflict if the version was deleted since it was read.
+	op, err := entity.CheckOp(ver)
+	if err != nil {
+		return 0, err
+	}
+	ops := []entity.Op{op}
 	percent := r.dep.Spec.Canary
 	if r.app.Status.Active() == "" {
 		percent = 0
 	}
-	if percent == 0 { // a rollback does not choose versions that were only tried
-		ver.Status.ServedAt = &now
-	}
-	op, err := entity.UpdateStatusOp(ver)
-	if err != nil {
-		return 0, err
-	}
-	ops = append(ops, op)
 	if r.dep.Spec.Kind == app.RolloutKindRollback {
 		r.app.Spec.Env, r.app.Spec.Secrets = ver.Spec.Env, ver.Spec.Secrets
 		if op, err = entity.UpdateSpecOp(r.app); err != nil {
