@@ -16,7 +16,8 @@ import (
 
 // TestSDKs builds the packages of the SDKs, installs them with the commands of
 // docs/sdk.md, and runs its examples against a server: in Python, with those of
-// docs/workspace.md, in Go, and that of TypeScript in Node.js, Deno and Bun.
+// docs/workspace.md, in Go, and that of TypeScript in Node.js, Deno, Bun and
+// a browser.
 func TestSDKs(t *testing.T) {
 	p := newSDKs(t)
 	runtimes := sdkScript(t, "runtimes")
@@ -25,6 +26,7 @@ func TestSDKs(t *testing.T) {
 	p.examples(append(guideBlocks(t, "sdk.md", "python", 2), guideBlocks(t, "workspace.md", "python", 2)...))
 	p.run(onlyFile(t, runtimes, "node_modules/@oven/*/bin/bun"), "example.mjs")
 	p.run(onlyFile(t, runtimes, "node_modules/@deno/*/deno"), "run", "--no-remote", "--node-modules-dir=manual", "--allow-env", "--allow-net", "example.mjs")
+	p.browser()
 	wait.NoError(t, "the examples have ended their sandboxes", func() error {
 		var left []map[string]any
 		if s.json(t, &left, "session", "list"); len(left) > 0 {
