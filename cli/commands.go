@@ -110,7 +110,7 @@ var commands = []entry{
 	{path: "audit", group: groupProject, make: audit.New},
 	{path: "openapi", group: groupTools, make: openapi.New},
 	{path: "debug", group: groupServer, make: debug.New},
-	{path: "debug bundle", machine: true, help: "Write an archive for those who find out what is wrong with the server"},
+	{path: "debug bundle", machine: true, help: "Write an archive with the state of the server, for the diagnosis of a fault"},
 	{path: "dev", group: groupTools, make: dev.New},
 	{path: "dev mock", machine: true, help: "Run a mock server of the HTTP API, which executes nothing"},
 	{path: "cluster", group: groupServer, make: cluster.New},

@@ -871,15 +871,16 @@ type RouteSettings struct {
 	// Largest body of a request, at most that of the ingress; absent: that of the ingress (1
 	// GiB). (unit: bytes)
 	MaxBodyBytes *int64 `cbor:"2,keyasint,omitempty" json:"max_body_bytes,omitempty"`
-	// Networks whose clients are let in (10.1.0.0/16, fd00::/64, 192.0.2.7); absent: all.
+	// Networks whose clients the ingress admits (10.1.0.0/16, fd00::/64, 192.0.2.7); absent:
+	// all.
 	Allow []string `cbor:"3,keyasint,omitempty" json:"allow,omitempty"`
 	// Requests of one client address, or /64 network of IPv6; further ones are answered with
 	// status 429. Absent: no limit. (unit: requests per second)
 	Rate *int64 `cbor:"4,keyasint,omitempty" json:"rate,omitempty"`
 	// Requests that a client may make at once after a pause; absent: the rate.
 	Burst *int64 `cbor:"5,keyasint,omitempty" json:"burst,omitempty"`
-	// Users who are let in by HTTP basic authentication, with the bcrypt hashes of their
-	// passwords, encrypted; absent: nobody is asked.
+	// Users and the bcrypt hashes of their passwords, encrypted: the ingress admits them by
+	// HTTP basic authentication; absent: the ingress asks for no password.
 	Users map[string]schema.Secret `cbor:"6,keyasint,omitempty" json:"users,omitempty"`
 	// Answers of types that shrink are compressed with zstd or gzip for clients that accept
 	// it.

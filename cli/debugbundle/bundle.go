@@ -1,5 +1,5 @@
-// Package debugbundle has `r debug bundle`: one file for those who are to find out
-// what is wrong with a server.
+// Package debugbundle has `r debug bundle`: one file with the state of a server, for
+// the diagnosis of a fault.
 //
 //	errors.txt          what could not be had, and why
 //	version.json        of this program and the machine

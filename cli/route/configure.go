@@ -51,7 +51,7 @@ func newConfigure(e *command.Env) *cobra.Command {
 	f.StringVar(&o.path, "path", "", "path prefix; default /")
 	f.DurationVar(&o.timeout, "timeout", 0, "time until an answer must begin")
 	f.StringVar(&o.maxBody, "max-body", "", "largest body of a request, such as 10MiB")
-	f.StringSliceVar(&o.allow, "allow", nil, "networks whose clients are let in, and no others")
+	f.StringSliceVar(&o.allow, "allow", nil, "networks whose clients the ingress admits; it refuses others")
 	f.Int64Var(&o.rate, "rate", 0, "requests per second of one client address")
 	f.Int64Var(&o.burst, "burst", 0, "requests that a client may make at once after a pause; default the rate")
 	f.StringArrayVar(&o.users, "user", nil, "NAME=VARIABLE: a user with the password in this variable of the environment")

@@ -10,8 +10,8 @@ import (
 // NoSnapshots answers the calls about snapshots for drivers that take none. Drivers
 // embed it.
 type NoSnapshots struct {
-	// Refusal says why. Of the class Unimplemented or FailedPrecondition, with which a sandbox goes on after a pause that is
-	// refused.
+	// Refusal is the error of each call, with the reason. A sandbox goes on after a refused pause if the error has the class
+	// that execution.Driver declares for that.
 	Refusal error
 }
 

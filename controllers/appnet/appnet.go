@@ -1,5 +1,5 @@
-// Package appnet tells a node who is who on the private networks of apps: the apps of
-// each project, and their sandboxes on the node (package appnet of pkg).
+// Package appnet gives a node the table of the private networks of apps: the apps of
+// each project, and the addresses of their sandboxes (package appnet of pkg).
 //
 // It makes the whole table after each change of an app or of one of its sandboxes. The
 // node applies what differs, and keeps it while no server runs.

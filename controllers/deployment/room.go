@@ -115,9 +115,9 @@ func yieldsBefore(a, b *sandbox.SandboxPool, service string) bool {
 }
 
 // scale returns the operations that give the pools of the versions that serve the
-// number of sandboxes that the app's scale says: what they gave up, also to a
-// deployment that lost its lease to this one, and what was asked for during the
-// rollout.
+// number of sandboxes that the app's scale says. It returns sandboxes that they gave
+// up, also to a deployment that lost its lease to this one, and applies a scale that a
+// user set during the rollout.
 func (r *rollout) scale(ctx context.Context) ([]entity.Op, error) {
 	var ops []entity.Op
 	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())

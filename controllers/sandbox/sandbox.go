@@ -83,7 +83,7 @@ type Reconciler struct {
 
 // Kept keeps output; controllers/applog does.
 type Kept interface {
-	// Finish takes what is left of the output of a sandbox whose entity is gone.
+	// Finish copies the last lines of a sandbox whose entity was deleted.
 	Finish(ctx context.Context, sid string) error
 }
 

@@ -1,6 +1,6 @@
-// Package appnet says who is who on the private networks of apps: which names a
-// sandbox of an app may ask for, whose addresses they have, and which sandboxes it
-// may connect to.
+// Package appnet is the table of the private networks of apps: the names that the
+// sandboxes of an app may resolve, the addresses of these names, and the sandboxes to
+// which they may connect.
 //
 //	SERVICE.APP.internal    the ready sandboxes of a service of an app
 //	APP.internal            those of its service web

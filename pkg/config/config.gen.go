@@ -111,7 +111,7 @@ type Kubernetes struct {
 	Registry            string        // Repository to which the server pushes images and from which the nodes pull them, such as registry.example.com/runtime.
 	RegistryCredentials string        // Configuration file of Docker's client (config.json) with credentials that permit to push there; empty: none.
 	RegistryCAFile      string        // File with the certificates of the authority that signs that of the registry, in PEM; empty: those of the machine.
-	RegistryPlainHTTP   bool          // The registry has no TLS: who is in between can change what sandboxes run.
+	RegistryPlainHTTP   bool          // The registry has no TLS: an attacker on the network can change the programs of sandboxes.
 	PullSecret          string        // Secret of the namespace (kubernetes.io/dockerconfigjson) with which the nodes pull; empty: they need none.
 	StartTimeout        time.Duration // How long a pod may take to be scheduled, pull its image and start.
 }
@@ -326,7 +326,7 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.RegistryCredentials }},
 	{Path: "kubernetes.registry_ca_file", Type: "string", Default: "", Doc: "File with the certificates of the authority that signs that of the registry, in PEM; empty: those of the machine.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.RegistryCAFile }},
-	{Path: "kubernetes.registry_plain_http", Type: "bool", Default: "false", Doc: "The registry has no TLS: who is in between can change what sandboxes run.", Unit: "", Min: "", Max: "",
+	{Path: "kubernetes.registry_plain_http", Type: "bool", Default: "false", Doc: "The registry has no TLS: an attacker on the network can change the programs of sandboxes.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.RegistryPlainHTTP }},
 	{Path: "kubernetes.pull_secret", Type: "string", Default: "", Doc: "Secret of the namespace (kubernetes.io/dockerconfigjson) with which the nodes pull; empty: they need none.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Kubernetes.PullSecret }},

@@ -21,7 +21,7 @@ type gate struct {
 	route   schema.ID
 	text    string // the settings as the table has them
 	path    string // of the route
-	broken  bool   // the settings cannot be read: nobody is let in
+	broken  bool   // the settings cannot be read: every request is refused
 	allow   []netip.Prefix
 	limiter *limiter // nil: no limit
 	users   bool     // the client must be a user
@@ -95,7 +95,7 @@ func (t *target) through(g *gate) *target {
 }
 
 // enter holds the request to the settings of its route. It returns the page for one
-// that is not let in.
+// that the route refuses.
 func (x *exchange) enter(g *gate) *page {
 	x.gate = g
 	if g.broken {
@@ -190,7 +190,7 @@ func notReadable() *page {
 }
 
 func notAllowed() *page {
-	return &page{Status: http.StatusForbidden, Code: "not_allowed", Title: "Your address is not let in",
+	return &page{Status: http.StatusForbidden, Code: "not_allowed", Title: "Your address is not admitted",
 		Detail: "This address answers to certain networks only."}
 }
 
