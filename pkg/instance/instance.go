@@ -23,6 +23,9 @@ const maxSocketPath = 108
 
 var validID = regexp.MustCompile(`^[a-z0-9]{8}$`)
 
+// ValidID reports whether id can be the id of an installation, and so a part of paths.
+func ValidID(id string) bool { return validID.MatchString(id) }
+
 // Instance is one installation. Its fields do not change.
 type Instance struct {
 	ID       string // 8 characters of [a-z0-9]

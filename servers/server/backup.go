@@ -53,13 +53,14 @@ var leftOut = map[string]bool{
 	"stopped": true, "instance-id": true, RestoredConfig: true,
 }
 
-// skipState says what AddTree leaves out: of the logs only those of builds, which
-// entities name, are kept.
+// skipState says what AddTree leaves out. Of the logs it saves those of builds, which
+// entities name, and the kept output of apps.
 func skipState(withDisks bool) func(string) bool {
 	return func(path string) bool {
 		top, below, _ := strings.Cut(path, "/")
 		if top == "logs" {
-			return below != "" && below != "builds" && !strings.HasPrefix(below, "builds/")
+			kind, _, _ := strings.Cut(below, "/")
+			return kind != "" && kind != "builds" && kind != "apps"
 		}
 		return leftOut[top] || top == "lsvd" && !withDisks || strings.HasSuffix(path, "/lock")
 	}

@@ -64,6 +64,11 @@ func Restore(ctx context.Context, cfg *config.Config, r io.Reader, identities []
 		return nil, errs.New(errs.Unavailable, "note the restore: %w", err)
 	}
 	x := &restore{ctx: ctx, cfg: cfg, logger: log, progress: progress}
+	defer func() {
+		if x.root != nil {
+			x.root.Close()
+		}
+	}()
 	about, err := backup.Read(r, identities, x.entry)
 	if err == nil {
 		err = x.endImages()
@@ -110,7 +115,8 @@ type restore struct {
 	progress func(string)
 
 	in     *instance.Instance // nil until the first entry
-	m      *machine
+	root   *os.Root           // the state directory: no entry leads out of it
+	m      *machine           // nil until the first image
 	store  bool
 	config []byte
 	dirs   []*tar.Header // whose modes are set at the end
@@ -159,6 +165,9 @@ func (x *restore) entry(about *backup.About, h *tar.Header, r io.Reader) error {
 
 // begin makes the directory that of the installation of the backup.
 func (x *restore) begin(about *backup.About) error {
+	if !instance.ValidID(about.Instance) {
+		return errs.New(errs.Corrupt, "the backup is of installation %q, which is no id", about.Instance)
+	}
 	if err := nothingRuns(filepath.Join(x.cfg.RunDir, about.Instance)); err != nil {
 		return errs.Wrap(err, "the installation %s of the backup is on this machine: stop it with `r server stop --state-dir %s`", about.Instance, about.StateDir)
 	}
@@ -173,8 +182,10 @@ func (x *restore) begin(about *backup.About) error {
 		return err
 	}
 	x.in = in
-	x.m, err = newMachine(x.cfg, in, x.logger)
-	return err
+	if x.root, err = os.OpenRoot(x.cfg.StateDir); err != nil {
+		return errs.New(errs.Unavailable, "open the state directory: %w", err)
+	}
+	return nil
 }
 
 // nothingRuns removes the run directory of an installation, of which no process may
@@ -227,7 +238,11 @@ func (x *restore) restoreStore(entry string, r io.Reader) error {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, entryStore)
-	if err := writeFile(path, 0o600, r); err != nil {
+	below, err := filepath.Rel(x.in.StateDir, path)
+	if err != nil {
+		return errs.New(errs.Internal, "restore the entities: %w", err)
+	}
+	if err := x.writeFile(below, 0o600, r); err != nil {
 		return err
 	}
 	source, err := sqlitestore.OpenOffline(x.ctx, path, false)
@@ -248,6 +263,12 @@ func (x *restore) restoreStore(entry string, r io.Reader) error {
 func (x *restore) image(h *tar.Header, name string, r io.Reader) error {
 	if x.images == nil {
 		x.progress("restore the images")
+		if x.m == nil {
+			var err error
+			if x.m, err = newMachine(x.cfg, x.in, x.logger); err != nil {
+				return err
+			}
+		}
 		pr, pw := io.Pipe()
 		x.images, x.pipe, x.done = tar.NewWriter(pw), pw, make(chan error, 1)
 		go func() {
@@ -282,18 +303,17 @@ func (x *restore) endImages() error {
 }
 
 func (x *restore) file(h *tar.Header, name string, r io.Reader) error {
-	path := x.in.State(name)
 	var err error
 	switch h.Typeflag {
 	case tar.TypeDir:
 		x.dirs = append(x.dirs, h)
-		if err = os.Mkdir(path, 0o700); errors.Is(err, fs.ErrExist) {
+		if err = x.root.Mkdir(name, 0o700); errors.Is(err, fs.ErrExist) {
 			err = nil
 		}
 	case tar.TypeSymlink:
-		err = os.Symlink(h.Linkname, path)
+		err = x.root.Symlink(h.Linkname, name)
 	case tar.TypeReg:
-		return writeFile(path, fs.FileMode(h.Mode).Perm(), r)
+		return x.writeFile(name, fs.FileMode(h.Mode).Perm(), r)
 	}
 	if err != nil {
 		return errs.New(errs.Unavailable, "restore %s: %w", h.Name, err)
@@ -301,8 +321,9 @@ func (x *restore) file(h *tar.Header, name string, r io.Reader) error {
 	return nil
 }
 
-func writeFile(path string, mode fs.FileMode, r io.Reader) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+// writeFile makes a file of the state directory.
+func (x *restore) writeFile(name string, mode fs.FileMode, r io.Reader) error {
+	f, err := x.root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if err == nil {
 		_, err = io.Copy(f, r)
 		if merr := f.Chmod(mode); err == nil {
@@ -313,7 +334,7 @@ func writeFile(path string, mode fs.FileMode, r io.Reader) error {
 		}
 	}
 	if err != nil {
-		return errs.New(errs.Unavailable, "restore %s: %w", path, err)
+		return errs.New(errs.Unavailable, "restore %s: %w", name, err)
 	}
 	return nil
 }
@@ -341,7 +362,7 @@ func (x *restore) close(failed bool) error {
 // finish makes the directory one that servers accept.
 func (x *restore) finish(about *backup.About) error {
 	for _, h := range x.dirs {
-		if err := os.Chmod(x.in.State(strings.TrimPrefix(h.Name, dirState+"/")), fs.FileMode(h.Mode).Perm()); err != nil {
+		if err := x.root.Chmod(strings.TrimPrefix(h.Name, dirState+"/"), fs.FileMode(h.Mode).Perm()); err != nil {
 			return errs.New(errs.Unavailable, "restore %s: %w", h.Name, err)
 		}
 	}
@@ -358,7 +379,7 @@ func (x *restore) finish(about *backup.About) error {
 		if err := config.Generate(&b, cfg); err != nil {
 			return err
 		}
-		if err := writeFile(x.in.State(RestoredConfig), 0o600, &b); err != nil {
+		if err := x.writeFile(RestoredConfig, 0o600, &b); err != nil {
 			return err
 		}
 	}
