@@ -257,7 +257,7 @@ func TestClientListsTheCommandsOfRuntime(t *testing.T) {
 	if err := client.Help(); err != nil {
 		t.Fatal(err)
 	}
-	contains(t, help.String(), "lsvd", "doctor", "Commands on the machine of a server")
+	contains(t, help.String(), "lsvd", "doctor", "Servers and machines:")
 	if strings.Contains(help.String(), "ingress") {
 		t.Error("a hidden command is in the help")
 	}

@@ -53,7 +53,6 @@ func Group(use, short string, subs ...*cobra.Command) *cobra.Command {
 // Elsewhere names the command to use in place of one that similar tools have.
 var Elsewhere = map[string]string{
 	"r ps":          "`r app status APP` shows the processes of an app, `r sandbox list` every sandbox",
-	"r status":      "`r app status APP` shows an app, `r server status` the server, `r node list` the machines",
 	"r exec":        "`r app exec APP -- COMMAND`, or `r sandbox exec ID -- COMMAND`",
 	"r cp":          "`r sandbox cp SOURCE DESTINATION`, of which one is ID:PATH",
 	"r ssh":         "`r app exec APP -t -- sh` opens a shell in a sandbox of an app",
