@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-vm bench soak lint generate config validate-config packages package toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-vm bench soak lint generate config validate-config packages package deb image chart release toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -103,6 +103,18 @@ bin/runtime-debug: ## Build bin/runtime-debug, unoptimised and with the race det
 
 package: toolchain bin/runtime ## The archive that is installed: bin/package/runtime-<version>-linux-<arch>.tar.gz
 	@hack/package.sh
+
+deb: toolchain bin/runtime ## The same as a Debian package, bin/package/runtime_<version>_<arch>.deb
+	@hack/package.sh deb
+
+image: toolchain bin/runtime ## The server as an image for docker load: bin/package/runtime-<version>-image-<arch>.tar
+	@hack/image.sh
+
+chart: ## The Helm chart: bin/package/runtime-<version>.tgz
+	@hack/chart.sh bin/package
+
+release: ## Archives, Debian packages and clients of this commit, with sums and signature (RELEASE_KEY); ARGS=--unsigned, --check
+	@hack/release.sh $(ARGS)
 
 clean: ## Remove build results of this checkout (the toolchain cache stays)
 	rm -rf bin

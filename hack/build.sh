@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the project's own binaries into bin/, with version, commit and date
-# stamped in. Usage: hack/build.sh [--debug | --faults]
+# stamped in. Usage: hack/build.sh [--debug | --faults | --client FILE]
 #   --debug   bin/runtime-debug: unoptimised, with the race detector
 #   --faults  bin/runtime-faults: with the points of pkg/fault, for tests
+#   --client  FILE: the client alone, for the system that GOOS and GOARCH name
 # RUNTIME_BIN is another directory than bin/, RUNTIME_COMMIT another commit to stamp.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,6 +28,10 @@ if [ "${1:-}" = --debug ]; then
 fi
 if [ "${1:-}" = --faults ]; then
 	CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -tags faultpoints -ldflags "-s -w $stamp" -o "$bin"/runtime-faults ./cmd/runtime
+	exit
+fi
+if [ "${1:-}" = --client ]; then
+	CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "${2:?which file?}" ./cmd/r
 	exit
 fi
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "$bin"/runtime ./cmd/runtime

@@ -5,7 +5,7 @@
 #   hack/packages.sh --check [group...]    list missing packages and exit 1; install nothing
 #
 # Groups: base (to run), test (further tools of tests), lint (for hack/lint.sh), dev (for make dev-tmux), vm (for
-# hack/vm-test.sh), go (an old Go, to fetch a newer one with; see go.sh).
+# hack/vm-test.sh), release (for hack/release.sh), go (an old Go, to fetch a newer one with; see go.sh).
 # For Debian and Ubuntu. Elsewhere it says what to install. A package counts as present when its needed files are,
 # wherever they came from.
 set -euo pipefail
@@ -100,10 +100,27 @@ group() {
 		need cpio has cpio
 		need qemu-system-x86 has qemu-system-x86_64
 		;;
+	release)
+		# Programs for the other architecture; QEMU runs one of them during the build.
+		case $(uname -m) in
+		x86_64)
+			need binutils-aarch64-linux-gnu has aarch64-linux-gnu-strip
+			need gcc-aarch64-linux-gnu has aarch64-linux-gnu-gcc
+			need qemu-user has qemu-aarch64
+			;;
+		aarch64)
+			need binutils-x86-64-linux-gnu has x86_64-linux-gnu-strip
+			need gcc-x86-64-linux-gnu has x86_64-linux-gnu-gcc
+			need qemu-user has qemu-x86_64
+			;;
+		esac
+		need openssh-client has ssh-keygen
+		need zip has zip
+		;;
 	go)
 		need golang-go has go
 		;;
-	*) die "no group $1; there are: base, test, lint, dev, vm, go" ;;
+	*) die "no group $1; there are: base, test, lint, dev, vm, release, go" ;;
 	esac
 }
 

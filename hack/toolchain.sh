@@ -6,7 +6,9 @@
 #   hack/toolchain.sh cluster          build the Kubernetes that make test-kubernetes starts; some ten minutes
 #   hack/toolchain.sh --check          list components that are out of date and exit 1; build nothing
 #   hack/toolchain.sh --print-dir      print the directory the binaries are in
-#   hack/toolchain.sh --list           print the components, their versions and binaries
+#   hack/toolchain.sh --list           print the runtime's components, their versions and binaries
+#
+# GOARCH chooses another architecture than this machine's; RUNTIME_BIN must then be another directory than bin/.
 #
 # Versions are pinned, and sums held, by the go.mod and go.sum of each module below. A build is kept outside the
 # checkout, in ${RUNTIME_CACHE:-~/.cache/miren-runtime}/toolchain/<component>/<key>; the key covers everything
@@ -23,8 +25,8 @@ keep=2 # builds kept per component
 generation=1
 
 components=(containerd cni buildkit runsc shim launch)
-# Servers that only tests start; make toolchain does not build them.
-servers=(minio versitygw etcd pebble)
+# Servers and tools that only tests start; make toolchain does not build them.
+servers=(minio versitygw etcd pebble helm)
 # A cluster for tests: API server and kubelet, and a containerd that serves the kubelet.
 cluster=(kubernetes containerd-cri)
 
@@ -96,6 +98,11 @@ describe() {
 		module=hack/toolchain/pebble
 		pinned=github.com/letsencrypt/pebble/v2
 		packages=("$pinned/cmd/pebble" "$pinned/cmd/pebble-challtestsrv")
+		;;
+	helm) # It lints and renders the chart.
+		module=hack/toolchain/helm
+		pinned=helm.sh/helm/v4
+		packages=("$pinned/cmd/helm")
 		;;
 	kubernetes)
 		module=hack/toolchain/kubernetes
@@ -206,7 +213,7 @@ for arg; do
 		exit 0
 		;;
 	--list)
-		for c in "${components[@]}" "${servers[@]}" "${cluster[@]}"; do
+		for c in "${components[@]}"; do
 			describe "$c"
 			for b in "${binaries[@]}"; do p=$bin/$dir/$b && echo "$c $version ${p//\/.\//\/}"; done
 		done
@@ -230,6 +237,11 @@ done
 go=$("$root/hack/go.sh")
 { read -r goversion && read -r goos && read -r goarch; } < <(cd / && GOTOOLCHAIN=local "$go" env GOVERSION GOOS GOARCH)
 target=$goos/$goarch
+# Builds for another architecture are kept apart, so that neither prunes those of the other.
+if [ "$goarch" != "$(cd / && env -u GOARCH "$go" env GOARCH)" ]; then
+	[ -n "${RUNTIME_BIN:-}" ] || { echo "toolchain.sh: RUNTIME_BIN is missing: bin/ is for programs of this machine, not $goarch" >&2; exit 2; }
+	cache=$cache/$goarch
+fi
 
 mkdir -p "$cache/logs"
 if ! $check; then
