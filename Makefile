@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-vm bench soak lint generate config validate-config packages package deb image chart release toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-image test-vm bench soak lint generate config validate-config packages package deb image chart release toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -56,6 +56,10 @@ probe: toolchain bin/runtime ## Escapes from sandboxes: every probe is refused i
 
 test-kubernetes: toolchain ## Sandboxes as pods of a Kubernetes cluster of the test (root, builds Kubernetes: not part of test)
 	@hack/test.sh kubernetes
+
+test-image: toolchain bin/runtime ## The image of make image, started by Docker (root, minutes: not part of test)
+	@hack/packages.sh base test
+	@hack/test.sh image
 
 test-vm: ## cgroup v2 and systemd, in a virtual machine (400 MB of packages and minutes: not part of test)
 	@hack/vm-test.sh

@@ -13,27 +13,38 @@ import (
 	"miren.dev/runtime/testsupport/leakcheck"
 )
 
-// TestPackageServesWhereItIsUnpacked unpacks the archive of make package and
-// deploys an example with it. Then another copy of the programs takes over, and no
-// request fails. After everything is killed, r doctor --fix removes what is left.
-func TestPackageServesWhereItIsUnpacked(t *testing.T) {
-	pack := exec.Command("hack/package.sh")
-	pack.Dir = ".."
-	out, err := pack.CombinedOutput()
+// pack makes a package of the programs of bin/ with hack/package.sh, checks its sum
+// and returns its path.
+func pack(t *testing.T, args ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.Command("hack/package.sh", args...)
+	cmd.Dir, cmd.Env = "..", append(os.Environ(), "RUNTIME_PACKAGES="+dir)
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("hack/package.sh: %v\n%s", err, out)
 	}
-	archives, err := filepath.Glob(filepath.Join(bin, "package", "*.tar.gz"))
-	if err != nil || len(archives) != 1 {
-		t.Fatalf("archives %v, %v", archives, err)
+	sums, err := filepath.Glob(filepath.Join(dir, "*.sha256"))
+	if err != nil || len(sums) != 1 {
+		t.Fatalf("sums %v, %v", sums, err)
 	}
-	sum := exec.Command("sha256sum", "--check", filepath.Base(archives[0])+".sha256")
-	sum.Dir = filepath.Dir(archives[0])
+	sum := exec.Command("sha256sum", "--check", sums[0])
+	sum.Dir = dir
 	if out, err := sum.CombinedOutput(); err != nil {
 		t.Errorf("checksum: %v\n%s", err, out)
 	}
-	dir := t.TempDir()
-	if out, err := exec.Command("tar", "-xzf", archives[0], "-C", dir, "--strip-components=1").CombinedOutput(); err != nil {
+	return strings.TrimSuffix(sums[0], ".sha256")
+}
+
+// TestPackageServesWhereItIsUnpacked unpacks the archive of make package and
+// deploys an example with it. Then the programs of the Debian package take over, and
+// no request fails. After everything is killed, r doctor --fix removes what is left.
+func TestPackageServesWhereItIsUnpacked(t *testing.T) {
+	dir, installed := t.TempDir(), t.TempDir()
+	if out, err := exec.Command("tar", "-xzf", pack(t), "-C", dir, "--strip-components=1").CombinedOutput(); err != nil {
+		t.Fatalf("unpack: %v\n%s", err, out)
+	}
+	if out, err := exec.Command("dpkg-deb", "--extract", pack(t, "deb"), installed).CombinedOutput(); err != nil {
 		t.Fatalf("unpack: %v\n%s", err, out)
 	}
 
@@ -49,7 +60,9 @@ func TestPackageServesWhereItIsUnpacked(t *testing.T) {
 	s.answers(t, "packed", "/", "v1")
 
 	before, ingress := s.pid(t, "server"), s.pid(t, "ingress")
-	s.exe = ""
+	if s.exe, err = filepath.Rel(bin, filepath.Join(installed, "usr/bin/r")); err != nil {
+		t.Fatal(err)
+	}
 	stop := s.watchApp("packed")
 	s.r(t, "", "server", "upgrade")
 	s.healthy(t)
@@ -58,7 +71,7 @@ func TestPackageServesWhereItIsUnpacked(t *testing.T) {
 	}
 	after := s.pid(t, "server")
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", after))
-	if err != nil || after == before || exe != filepath.Join(bin, "runtime") {
+	if err != nil || after == before || exe != filepath.Join(installed, "usr/lib/runtime/runtime") {
 		t.Errorf("the server is process %d (before %d) of %s, %v", after, before, exe, err)
 	}
 	if now := s.pid(t, "ingress"); now != ingress {

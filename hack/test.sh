@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e|packages|probe|kubernetes.
+# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e|packages|probe|kubernetes|image.
 # unit: packages that need neither root nor the runtime's components; S3 tests
 # start the servers of hack/toolchain.sh test. root: the real
 # components, then e2e. Instances are isolated, so packages run in parallel.
 # packages: popular packages of Python and Node.js, installed and used in sandboxes.
 # probe: the tests that try to escape from a sandbox, and to use up the machine.
 # kubernetes: sandboxes as pods, with an API server and a kubelet that are built first.
+# image: the image of make image, started by Docker.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/testenv.sh
@@ -13,7 +14,7 @@ mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
 
 pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
 
-case ${1:?unit, root, e2e, packages, probe or kubernetes} in
+case ${1:?unit, root, e2e, packages, probe, kubernetes or image} in
 unit)
 	"$go" test -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
@@ -52,8 +53,12 @@ kubernetes)
 	"$go" test -race -tags kubernetes -count=1 -v -timeout 60m ./components/kubernetes
 	exec "$go" test -tags kubernetes -count=1 -v -timeout 30m -run TestKubernetesDriver ./e2e
 	;;
+image)
+	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test-image as root" >&2; exit 1; }
+	exec "$go" test -tags image -count=1 -v -timeout 30m -run TestImage ./e2e
+	;;
 *)
-	echo "unknown set of tests: $1 (unit, root, e2e, packages, probe or kubernetes)" >&2
+	echo "unknown set of tests: $1 (unit, root, e2e, packages, probe, kubernetes or image)" >&2
 	exit 2
 	;;
 esac

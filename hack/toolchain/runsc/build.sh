@@ -54,8 +54,8 @@ sed -i "s|$size|Data += \"size=\" + strings.Replace(mountConf.Size, \"/\", \",nr
 if [ ${#run[@]} -gt 0 ]; then
 	# QEMU has no seccomp(2), by which precompile asks whether a program may kill the whole process: all kernels since 4.14 can.
 	ask=$work/gvisor/pkg/seccomp/seccomp_unsafe.go
-	[ "$(grep -c '^\t\treturn false, errno$' "$ask")" = 1 ] || { echo "pkg/seccomp of this gVisor is not as expected" >&2; exit 1; }
-	sed -i 's/^\t\treturn false, errno$/\t\treturn errno == unix.ENOSYS, nil/' "$ask"
+	[ "$(grep -c 'return false, errno$' "$ask")" = 1 ] || { echo "pkg/seccomp of this gVisor is not as expected" >&2; exit 1; }
+	sed -i 's/return false, errno$/return errno == unix.ENOSYS, nil/' "$ask"
 fi
 
 build() { CGO_ENABLED=0 "$go" build -modfile "$work/go.mod" -trimpath -buildvcs=false "$@"; }
