@@ -144,6 +144,7 @@ func (r *reader) away() {
 // pending is 1 if there is a request, else 0. It does not wait.
 func pending(fd int) (int, unix.Errno) {
 	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, _, errno := unix.RawSyscall(unix.SYS_POLL, uintptr(unsafe.Pointer(&fds[0])), 1, 0)
+	var at unix.Timespec // arm64 has no poll(2)
+	n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), 1, uintptr(unsafe.Pointer(&at)), 0, 0, 0)
 	return int(n), errno
 }
