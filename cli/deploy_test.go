@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -297,5 +298,101 @@ func snakeCase(t *testing.T, text string) {
 	walk(doc)
 	if s, _ := doc["services"].([]any); len(s) == 0 {
 		t.Errorf("no services: %s", text)
+	}
+}
+
+// repository makes a Git repository of a folder with an app below services/shop, and
+// returns its URL and first commit. Its branch next has another app.toml.
+func repository(t *testing.T) (url, first string) {
+	t.Helper()
+	dir := filepath.Dir(filepath.Dir(sourceFolder(t, "services/shop")))
+	git := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	git("init", "--quiet")
+	git("add", ".")
+	git("commit", "--quiet", "--message", "first")
+	first = git("rev-parse", "HEAD")
+	git("checkout", "--quiet", "-b", "next")
+	if err := os.WriteFile(filepath.Join(dir, "services/shop/app.toml"), []byte("name = \"named\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	git("add", ".")
+	git("commit", "--quiet", "--message", "second")
+	git("config", "uploadpack.allowAnySHA1InWant", "true")
+	return "file://" + dir, first
+}
+
+func TestDeployRepository(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	url, first := repository(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	for _, c := range []struct {
+		fragment, app, branch string
+		first                 bool
+	}{
+		{"#main:services/shop", "shop", "main", true},
+		{"#next:services/shop", "named", "next", false},
+		{"#" + first + ":services/shop", "shop", "", true},
+	} {
+		ok(t, "deploy", url+c.fragment, "--detach")
+		last := f.deploys[len(f.deploys)-1]
+		if last.App != c.app || last.Git == nil || last.Git.Branch != c.branch || (last.Git.Commit == first) != c.first || last.Git.Dirty {
+			t.Errorf("%s: app %q, git %+v", c.fragment, last.App, last.Git)
+		}
+	}
+	n := len(f.deploys)
+	for want, args := range map[string][]string{
+		"git cannot fetch":                  {"deploy", url + "#none"},
+		"has no folder none":                {"deploy", url + "#main:none"},
+		"outside of the repository":         {"deploy", url + "#main:../.."},
+		"no protocol":                       {"deploy", "ext://sh -c true"},
+		"is no branch":                      {"deploy", url + "#--upload-pack=x"},
+		"https://user:xxxxx@127.0.0.1:1/x:": {"deploy", "https://user:hunter2@127.0.0.1:1/x"},
+		"give one of them":                  {"deploy", url, "--dir", "."},
+	} {
+		r := run(t, false, "", args...)
+		if r.code == exit.OK || !strings.Contains(r.err, want) || strings.Contains(r.err, "hunter2") {
+			t.Errorf("%s: %+v, want %q", args, r, want)
+		}
+	}
+	if len(f.deploys) != n {
+		t.Error("a refused source was deployed")
+	}
+	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		t.Errorf("%d folders are still there, %v", len(left), err)
+	}
+}
+
+func TestDeployImage(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	t.Setenv("TMPDIR", t.TempDir())
+	dir := t.TempDir()
+	ok(t, "deploy", "--image", "registry.example.com:5000/team/web-site:1.2", "--dir", dir, "--detach")
+	if last := f.deploys[len(f.deploys)-1]; last.App != "web-site" {
+		t.Errorf("request %+v", last)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "app.toml"), []byte("name = \"site\"\n[services.web]\nport = 80\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, ok(t, "deploy", "--image", "nginx@sha256:0123", "--dir", dir, "--plan"), "site: dockerfile", "80")
+	for _, image := range []string{"a b", "$HOME", "--platform=x", "a\nRUN true"} {
+		if r := run(t, false, "", "deploy", "--image", image); r.code != exit.BuildFailed || !strings.Contains(r.err, "no reference of an image") {
+			t.Errorf("%q: %+v", image, r)
+		}
+	}
+	if r := run(t, false, "", "deploy", "--image", "nginx", "--stack", "go"); r.code != exit.Usage {
+		t.Errorf("with --stack: %+v", r)
+	}
+	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		t.Errorf("%d folders are still there, %v", len(left), err)
 	}
 }

@@ -1,12 +1,16 @@
 package cli_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"miren.dev/runtime/cli"
+	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/pkg/appconfig"
 )
 
 // TestJQ: an expression of jq makes something of the JSON of any command.
@@ -60,5 +64,32 @@ func TestMan(t *testing.T) {
 		if b, err := os.ReadFile(filepath.Join(dir, page)); err != nil || !strings.Contains(strings.ReplaceAll(string(b), `\-`, "-"), want) {
 			t.Errorf("%s lacks %q: %v", page, want, err)
 		}
+	}
+}
+
+// TestInitAsks answers the questions of r app init, and gives some answers that app.toml
+// does not accept.
+func TestInitAsks(t *testing.T) {
+	dir := sourceFolder(t, "shop")
+	var out, errw bytes.Buffer
+	c := &console.Console{In: strings.NewReader("Bad Name\nstore\nmany\n70000\n3000\nhealthz\n/healthz\n"), Out: &out, Err: &errw, InTerminal: true}
+	if code := cli.Main([]string{"app", "init", "--dir", dir}, c, nil); code != exit.OK {
+		t.Fatalf("exit code %d\n%s%s", code, out.String(), errw.String())
+	}
+	cfg, err := appconfig.Load(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := cfg.Service("web")
+	if cfg.Name != "store" || web == nil || web.Port == nil || *web.Port != 3000 || web.HealthPath != "/healthz" {
+		t.Errorf("app.toml has name %q, web %+v", cfg.Name, web)
+	}
+	contains(t, errw.String(), "Name of the app [shop]: ", `"many" is no number`, "must begin with /")
+
+	// A program gets what is detected.
+	dir = sourceFolder(t, "other")
+	ok(t, "app", "init", "--dir", dir, "--json")
+	if cfg, err = appconfig.Load(os.DirFS(dir)); err != nil || cfg.Name != "other" || cfg.Service("web").HealthPath != "" {
+		t.Errorf("app.toml %+v, %v", cfg, err)
 	}
 }

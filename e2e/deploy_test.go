@@ -50,6 +50,19 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestDeployImage serves an image without a source, by the command of app.toml.
+func TestDeployImage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := "[services.web]\ncommand = \"python3 -m http.server $PORT --directory /etc\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "app.toml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	shared.r(t, dir, "deploy", "--image", "python", "--app", "prebuilt")
+	shared.answers(t, "prebuilt", "/debian_version", ".")
+	shared.r(t, "", "app", "delete", "prebuilt", "--yes")
+}
+
 // TestRedeployUnderLoad changes the version while requests run: none may fail.
 func TestRedeployUnderLoad(t *testing.T) {
 	const want = 20_000

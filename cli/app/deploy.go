@@ -32,6 +32,8 @@ type deployOptions struct {
 	detach  bool
 	plan    bool
 	canary  int64
+	image   string // deployed in place of a source
+	branch  string // of a repository that was cloned
 	// Of a workspace whose lock file is above it: the folder that is uploaded, and dir below it. Else empty.
 	root, folder string
 }
@@ -43,24 +45,41 @@ const stackFlag = "stack to build it with: dockerfile, go, python, ruby, php, ja
 func NewDeploy(e *command.Env) *cobra.Command {
 	o := &deployOptions{Env: e}
 	cmd := &cobra.Command{
-		Use:   "deploy",
+		Use:   "deploy [SOURCE]",
 		Short: "Deploy the source of a folder",
 		Long: `Deploys the source of a folder: uploads the files that changed, builds them on the server, starts the new version beside
 the old one, and shifts the traffic when the new one is ready. If that fails, the old version keeps serving.
 
+SOURCE is a folder (default: this one), or a Git repository, as URL or URL#REF:FOLDER with a branch, tag or full commit
+hash. The repository is cloned by the git of this machine, with its credentials. --image deploys an image that is built
+already, with the app.toml of this folder, if there is one.
+
 The server runs the deployment: Ctrl-C only stops watching it. Exit codes: 3 the build failed, 4 the new version was not
 healthy, 5 another deployment of the app is running.`,
-		Example: "  r deploy\n  r app deploy --dir services/shop --app shop --message 'new cart'\n  r deploy --canary 10\n  r deploy --plan",
-		Args:    command.Args(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Example: "  r deploy\n  r app deploy --dir services/shop --app shop --message 'new cart'\n  r deploy --canary 10\n  r deploy --plan\n" +
+			"  r deploy https://github.com/example/shop#v1.2\n  r deploy --image registry.example.com/shop:1.2",
+		Args: command.Args(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0 && (cmd.Flags().Changed("dir") || o.image != ""):
+				return exit.Usagef("%s is one source, --dir or --image another: give one of them", args[0])
+			case o.image != "" && o.stack != "":
+				return exit.Usagef("--stack is for a source, not for --image")
+			}
 			if cmd.Flags().Changed("canary") && (o.canary < 1 || o.canary > 99) {
 				return exit.Usagef("--canary is %d, but must be a percentage from 1 to 99", o.canary)
 			}
+			remove, err := o.fetch(cmd.Context(), args)
+			if err != nil {
+				return sourceError(err)
+			}
+			defer remove()
 			return o.run(cmd.Context())
 		},
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.dir, "dir", "d", ".", "folder of the source")
+	f.StringVar(&o.image, "image", "", "image to deploy in place of a source; its registry must be reachable from the server")
 	f.StringVarP(&o.app, "app", "a", "", "app; default: name in app.toml, else the folder's name")
 	f.StringVarP(&o.message, "message", "m", "", "reason for the change, shown in the history")
 	f.BoolVar(&o.noCache, "no-cache", false, "build without the cache")
@@ -103,7 +122,7 @@ func (o *deployOptions) run(ctx context.Context) error {
 		return err
 	}
 	req := &app.DeployRequest{
-		Project: o.Project(), App: name, Create: true, Source: src, Git: gitInfo(ctx, o.dir), Message: o.message, NoCache: &o.noCache, Stack: o.stack, Folder: o.folder,
+		Project: o.Project(), App: name, Create: true, Source: src, Git: gitInfo(ctx, o.dir, o.branch), Message: o.message, NoCache: &o.noCache, Stack: o.stack, Folder: o.folder,
 	}
 	if o.canary > 0 {
 		req.Canary = &o.canary

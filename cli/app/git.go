@@ -10,8 +10,9 @@ import (
 )
 
 // gitInfo returns the commit of the source, nil if the folder is in no
-// repository or git is not installed. Only changes in the folder make it dirty.
-func gitInfo(ctx context.Context, dir string) *app.GitInfo {
+// repository or git is not installed. Only changes in the folder make it dirty. The
+// branch is what HEAD is on, or the given one.
+func gitInfo(ctx context.Context, dir, branch string) *app.GitInfo {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	git := func(args ...string) (string, bool) {
@@ -23,9 +24,9 @@ func gitInfo(ctx context.Context, dir string) *app.GitInfo {
 	if !ok {
 		return nil
 	}
-	info := &app.GitInfo{Commit: commit}
-	if branch, ok := git("symbolic-ref", "--short", "-q", "HEAD"); ok {
-		info.Branch = branch
+	info := &app.GitInfo{Commit: commit, Branch: branch}
+	if on, ok := git("symbolic-ref", "--short", "-q", "HEAD"); ok {
+		info.Branch = on
 	}
 	if status, ok := git("status", "--porcelain", "--", "."); ok {
 		info.Dirty = status != ""

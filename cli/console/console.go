@@ -197,6 +197,46 @@ func (c *Console) Confirm(question string) (bool, error) {
 	return false, nil
 }
 
+// maxAnswer bounds an answer, in bytes.
+const maxAnswer = 1000
+
+// Ask asks for a text, and again until check accepts it. An empty line, or the end of
+// the input, answers with the default.
+func (c *Console) Ask(question, byDefault string, check func(string) error) (string, error) {
+	for {
+		if byDefault == "" {
+			fmt.Fprintf(c.Err, "%s: ", question)
+		} else {
+			fmt.Fprintf(c.Err, "%s [%s]: ", question, byDefault)
+		}
+		// Byte by byte: the next question needs the lines after this one.
+		var line []byte
+		one := make([]byte, 1)
+		var end error
+		for end == nil && len(line) < maxAnswer {
+			var n int
+			if n, end = c.In.Read(one); n == 1 {
+				if one[0] == '\n' {
+					break
+				}
+				line = append(line, one[0])
+			}
+		}
+		if end != nil && end != io.EOF {
+			return "", end
+		}
+		answer := strings.TrimSpace(string(line))
+		if answer == "" {
+			answer = byDefault
+		}
+		err := check(answer)
+		if err == nil || end == io.EOF {
+			return answer, err
+		}
+		fmt.Fprintln(c.Err, err)
+	}
+}
+
 // Clear empties the screen, for views that are printed again.
 func (c *Console) Clear() {
 	if c.Terminal {

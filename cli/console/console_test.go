@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -67,5 +68,28 @@ func TestConfirm(t *testing.T) {
 	}
 	if _, err := (&Console{}).Confirm("sure"); err == nil {
 		t.Error("without a terminal there must be an error")
+	}
+}
+
+func TestAsk(t *testing.T) {
+	var errw bytes.Buffer
+	c := &Console{In: strings.NewReader("bad\n good \n\nlast"), Err: &errw, InTerminal: true}
+	check := func(s string) error {
+		if s == "bad" {
+			return errors.New("it is bad")
+		}
+		return nil
+	}
+	for _, want := range []string{"good", "default", "last", "default"} {
+		if got, err := c.Ask("What", "default", check); err != nil || got != want {
+			t.Errorf("answer %q, %v, want %q", got, err, want)
+		}
+	}
+	if s := errw.String(); strings.Count(s, "What [default]: ") != 5 || strings.Count(s, "it is bad\n") != 1 {
+		t.Errorf("printed %q", s)
+	}
+	c.In = strings.NewReader("bad")
+	if _, err := c.Ask("What", "", check); err == nil {
+		t.Error("the end of the input made a bad answer good")
 	}
 }
