@@ -116,6 +116,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 		return err
 	}
 	defer m.appLogs.Close()
+	defer m.openMetrics()()
 	sources := openSources(cfg, in, log)
 	c := newControl(cfg, m, store, sources, reg, log)
 	c.workspace, c.traces = settings, traces.Tracer()
@@ -150,6 +151,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	g.Go(func() error { return c.objects.Run(ctx) })
 	g.Go(func() error { return c.informers.Run(ctx) })
 	g.Go(func() error { return c.egressLog.Run(ctx) })
+	c.recordMetrics(ctx, g, nodeID)
 	g.Go(func() error {
 		defer c.builds.Stop()
 		return c.rt.Run(ctx)
