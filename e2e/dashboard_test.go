@@ -18,12 +18,12 @@ import (
 var screenshots = flag.String("screenshots", "", "directory for pictures of the dashboard, such as ../docs/images; default: none")
 
 // TestDashboard uses the dashboard of a server in a headless Chromium: login,
-// overview, apps with a deployment that it follows, sandboxes with terminal and
+// overview, apps with their metrics, a search in the log and a deployment that it follows, sandboxes with terminal and
 // files, executions, disks, audit, entities; as administrator, as viewer, and in an
 // empty project; at the widths of a desktop and of a phone, light and dark. It
 // checks every page with axe-core.
 func TestDashboard(t *testing.T) {
-	s, url := withAPI(t, "dashboard")
+	s, url := withAPI(t, "dashboard", "--metrics-interval", "1s")
 	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
 	viewer := strings.TrimSpace(s.r(t, "", "key", "create", "look", "--role", "viewer"))
 	project := filepath.Join(t.TempDir(), "project.yml")
@@ -32,7 +32,13 @@ func TestDashboard(t *testing.T) {
 	empty := strings.TrimSpace(s.r(t, "", "key", "create", "none", "--role", "viewer", "--project", "empty"))
 	dir := copyExample(t, "static-site")
 	s.r(t, dir, "app", "deploy", "--app", "shop")
-	browse(t, "basics.mjs", url, "KEY="+admin)
+	for range 20 {
+		s.answers(t, "shop", "/", "")
+	}
+	if out := s.r(t, "", "app", "metrics", "shop", "--since", "10m"); !strings.Contains(out, "web") || !strings.Contains(out, "memory") {
+		t.Errorf("r app metrics prints %s", out)
+	}
+	browse(t, "basics.mjs", url, "KEY="+admin, "LOGGED=serving")
 	env := s.command(t.Context(), "").Env
 	browse(t, "pages.mjs", url, append(env, "KEY="+admin, "VIEWER_KEY="+viewer, "EMPTY_KEY="+empty, "R="+filepath.Join(bin, "r"), "APP="+dir)...)
 }
