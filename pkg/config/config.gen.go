@@ -179,6 +179,7 @@ type Logs struct {
 	BuildBytes   int64         // Output kept per build.
 	MaxBytes     int64         // Disk that the kept output of an app may use, compressed; the oldest is deleted.
 	MaxAge       time.Duration // How long the output of an app is kept, across deploys and the ends of its sandboxes.
+	Sinks        []string      // Systems to which the kept output of apps is sent too, as URLs: otlp+https://HOST:4318, syslog+udp://HOST, syslog+tcp://HOST, syslog+tls://HOST, clickhouse+https://HOST:8443/DATABASE/TABLE (docs/logs.md). Parameters: headers_file, ca_file.
 }
 
 // Retention: How much of the past is kept, per app.
@@ -421,6 +422,8 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.MaxBytes }},
 	{Path: "logs.max_age", Type: "duration", Default: "720h0m0s", Doc: "How long the output of an app is kept, across deploys and the ends of its sandboxes.", Unit: "", Min: "1h0m0s", Max: "87600h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.MaxAge }},
+	{Path: "logs.sinks", Type: "list", Default: "", Doc: "Systems to which the kept output of apps is sent too, as URLs: otlp+https://HOST:4318, syslog+udp://HOST, syslog+tcp://HOST, syslog+tls://HOST, clickhouse+https://HOST:8443/DATABASE/TABLE (docs/logs.md). Parameters: headers_file, ca_file.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.Sinks }},
 	{Path: "retention.versions", Type: "int", Default: "20", Doc: "Versions that can be rolled back to; of a template, versions besides those with a tag.", Unit: "", Min: "1", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Retention.Versions }},
 	{Path: "retention.deployments", Type: "int", Default: "100", Doc: "Deployments in the history.", Unit: "", Min: "1", Max: "",

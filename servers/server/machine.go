@@ -51,7 +51,8 @@ type machine struct {
 	buildkit    *buildkit.Daemon
 	bases       *baseimage.Store
 	buildLogs   *buildlog.Logs
-	appLogs     *logstore.Store    // what apps printed; nil until Run opens it
+	appLogs     *logstore.Store // what apps printed; nil until Run opens it
+	logSinks    logSinks
 	metrics     *metricstore.Store // history; nil until Run opens it, and if none is kept
 	metricsErr  error              // why it could not be opened
 	volumes     *disks.Volumes
