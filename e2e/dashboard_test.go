@@ -21,9 +21,10 @@ var screenshots = flag.String("screenshots", "", "directory for pictures of the 
 // overview, apps with their metrics, a search in the log and a deployment that it follows, sandboxes with terminal and
 // files, executions, disks, audit, entities; as administrator, as viewer, and in an
 // empty project; at the widths of a desktop and of a phone, light and dark. It
-// checks every page with axe-core.
+// checks every page with axe-core. The server also sends logs to a sink.
 func TestDashboard(t *testing.T) {
-	s, url := withAPI(t, "dashboard", "--metrics-interval", "1s")
+	sink := newLogSink(t)
+	s, url := withAPI(t, "dashboard", "--metrics-interval", "1s", "--logs-sinks", sink.url)
 	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
 	viewer := strings.TrimSpace(s.r(t, "", "key", "create", "look", "--role", "viewer"))
 	project := filepath.Join(t.TempDir(), "project.yml")
@@ -35,9 +36,8 @@ func TestDashboard(t *testing.T) {
 	for range 20 {
 		s.answers(t, "shop", "/", "")
 	}
-	if out := s.r(t, "", "app", "metrics", "shop", "--since", "10m"); !strings.Contains(out, "web") || !strings.Contains(out, "memory") {
-		t.Errorf("r app metrics prints %s", out)
-	}
+	testMetricsGuide(t, s)
+	sink.has(t, `"app":"shop","service":"web"`, "serving")
 	browse(t, "basics.mjs", url, "KEY="+admin, "LOGGED=serving")
 	env := s.command(t.Context(), "").Env
 	browse(t, "pages.mjs", url, append(env, "KEY="+admin, "VIEWER_KEY="+viewer, "EMPTY_KEY="+empty, "R="+filepath.Join(bin, "r"), "APP="+dir)...)

@@ -49,7 +49,7 @@ await run(async (browser) => {
   // Its kept metrics, and a search in its kept log.
   await text(page, "Memory", ".plots");
   await text(page, "Requests", ".plots");
-  await text(page, "p99", ".plots .legend");
+  await text(page, "p99", ".plots");
   await page.waitForSelector('.plots svg[role=img][aria-label^="Latency"] path.series');
   await page.select("select[aria-label='Time of the plots']", "24h");
   await page.waitForSelector(".plots svg path.series");
