@@ -229,6 +229,14 @@ func TestApp(t *testing.T) {
 	if got := values(r, "memory", "web", ""); len(got) < 2 || got[len(got)-1] < 100 || got[len(got)-1] > 200 || values(r, "cpu", "worker", "") != nil {
 		t.Errorf("%+v", r.Series)
 	}
+	// Without a step the last value is the present one, however long the time is.
+	r, err = e.service.App(t.Context(), "", "shop", "web", metrics.Range{From: e.now().Add(-24*time.Hour - 7*time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := values(r, "memory", "web", ""); len(got) == 0 || r.Step != 370*time.Second {
+		t.Errorf("in steps of %s: %v", r.Step, got)
+	}
 	if _, err := e.service.App(t.Context(), "", "none", "", metrics.Range{}); !errs.Is(err, errs.NotFound) {
 		t.Error(err)
 	}

@@ -135,11 +135,16 @@ func (s *Service) query(r Range) (*query, error) {
 		return nil, errs.New(errs.InvalidArgument, "the time ends at %s, before it begins", r.To.UTC().Format(time.RFC3339))
 	}
 	if r.Step <= 0 {
+		// The last value is that of the end: with long steps an app that is new would
+		// have none.
 		n := int64(math.Ceil(float64(r.To.Sub(r.From)) / float64(s.Interval) / defaultPoints))
-		r.Step = time.Duration(max(1, n)) * s.Interval
+		r.Step = max(time.Second, time.Duration(max(1, n))*s.Interval)
+		r.From = r.To.Add(-r.To.Sub(r.From).Truncate(r.Step))
+	} else {
+		r.Step = max(time.Second, r.Step.Truncate(time.Millisecond))
+		r.From = r.From.Truncate(r.Step)
 	}
-	r.Step = max(time.Second, r.Step.Truncate(time.Millisecond))
-	q := &query{store: s.Store, times: metricstore.Range{From: r.From.UTC().Truncate(r.Step), To: r.To.UTC(), Step: r.Step}}
+	q := &query{store: s.Store, times: metricstore.Range{From: r.From.UTC(), To: r.To.UTC(), Step: r.Step}}
 	if n := q.times.Points(); n > metricstore.MaxPoints {
 		return nil, errs.New(errs.InvalidArgument, "%d steps of %s are more than %d", n, r.Step, metricstore.MaxPoints).WithHint("choose a longer step, or a shorter time")
 	}
