@@ -29,7 +29,7 @@ func testMetricsGuide(t *testing.T, s *server) {
 	}
 	g.run("r app metrics shop --since 2h", `"step_seconds": 60`, "null")
 	g.run("r node metrics", "memory", "network in", "disk used")
-	g.run("r top", "SANDBOX")
+	g.run("r top", "shop-v1-web")
 }
 
 // logSink is a server that takes lines of logs as ClickHouse does.

@@ -100,7 +100,8 @@ func (x *NodeRequest) ValidateFields(v *schema.Validator) {
 
 // Range: Times: from, and each step after it.
 type Range struct {
-	// The first one; absent: an hour before to.
+	// The first one, or up to a step later if to or step are absent: then the last one is to.
+	// Absent: an hour before to.
 	From *time.Time `cbor:"1,keyasint,omitempty" json:"from,omitempty"`
 	// The last one, at most; absent: now.
 	To *time.Time `cbor:"2,keyasint,omitempty" json:"to,omitempty"`

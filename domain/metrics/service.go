@@ -125,7 +125,8 @@ func (s *Service) query(r Range) (*query, error) {
 	if s.Now != nil {
 		now = s.Now
 	}
-	if r.To.IsZero() {
+	toNow := r.To.IsZero()
+	if toNow {
 		r.To = now()
 	}
 	if r.From.IsZero() {
@@ -135,14 +136,15 @@ func (s *Service) query(r Range) (*query, error) {
 		return nil, errs.New(errs.InvalidArgument, "the time ends at %s, before it begins", r.To.UTC().Format(time.RFC3339))
 	}
 	if r.Step <= 0 {
-		// The last value is that of the end: with long steps an app that is new would
-		// have none.
 		n := int64(math.Ceil(float64(r.To.Sub(r.From)) / float64(s.Interval) / defaultPoints))
-		r.Step = max(time.Second, time.Duration(max(1, n))*s.Interval)
+		r.Step = time.Duration(max(1, n)) * s.Interval
+		toNow = true
+	}
+	r.Step = max(time.Second, r.Step.Truncate(time.Millisecond))
+	if toNow {
+		// The last value is that of the end: with long steps an app that is new would
+		// otherwise have none.
 		r.From = r.To.Add(-r.To.Sub(r.From).Truncate(r.Step))
-	} else {
-		r.Step = max(time.Second, r.Step.Truncate(time.Millisecond))
-		r.From = r.From.Truncate(r.Step)
 	}
 	q := &query{store: s.Store, times: metricstore.Range{From: r.From.UTC(), To: r.To.UTC(), Step: r.Step}}
 	if n := q.times.Points(); n > metricstore.MaxPoints {

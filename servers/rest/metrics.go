@@ -30,7 +30,7 @@ type MetricHistory struct {
 
 // MetricRange says for which times metrics are read.
 type MetricRange struct {
-	From time.Time `query:"from" doc:"Time of the first value; absent: an hour before to."`
+	From time.Time `query:"from" doc:"Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to."`
 	To   time.Time `query:"to" doc:"Time of the last value; absent: now."`
 	Step int64     `query:"step" minimum:"1" maximum:"31536000" doc:"Seconds between two values, of which there are at most 2,000; absent: so many that there are at most 240."`
 }

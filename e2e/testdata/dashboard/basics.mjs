@@ -55,7 +55,7 @@ await run(async (browser) => {
   await page.waitForSelector(".plots svg path.series");
   await page.type("input.grep", "no line is like this");
   await click(page, "Search the log");
-  await text(page, "0 lines match", "[role=status]");
+  await text(page, "0 lines match", "[role=search] ~ [role=status]");
   await page.$eval("input.grep", (e) => e.select());
   await page.type("input.grep", process.env.LOGGED);
   await click(page, "Search the log");

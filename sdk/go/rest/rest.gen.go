@@ -2654,7 +2654,7 @@ type StreamAppLogsParams struct {
 
 // GetAppMetricsParams defines parameters for GetAppMetrics.
 type GetAppMetricsParams struct {
-	// From Time of the first value; absent: an hour before to.
+	// From Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to.
 	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
 
 	// To Time of the last value; absent: now.
@@ -2735,7 +2735,7 @@ type GetContainerLogsParams struct {
 
 // GetContainerMetricsParams defines parameters for GetContainerMetrics.
 type GetContainerMetricsParams struct {
-	// From Time of the first value; absent: an hour before to.
+	// From Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to.
 	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
 
 	// To Time of the last value; absent: now.

@@ -3756,7 +3756,7 @@ export interface operations {
     "get-app-metrics": {
         parameters: {
             query?: {
-                /** @description Time of the first value; absent: an hour before to. */
+                /** @description Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to. */
                 from?: string;
                 /** @description Time of the last value; absent: now. */
                 to?: string;
@@ -4006,7 +4006,7 @@ export interface operations {
     "get-container-metrics": {
         parameters: {
             query?: {
-                /** @description Time of the first value; absent: an hour before to. */
+                /** @description Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to. */
                 from?: string;
                 /** @description Time of the last value; absent: now. */
                 to?: string;

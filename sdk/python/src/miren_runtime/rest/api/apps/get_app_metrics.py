@@ -89,7 +89,8 @@ def sync_detailed(
 
     Args:
         app (str): Name of the app.
-        from_ (datetime.datetime | Unset): Time of the first value; absent: an hour before to.
+        from_ (datetime.datetime | Unset): Time of the first value, which is up to a step later if
+            to or step are absent; absent: an hour before to.
         to (datetime.datetime | Unset): Time of the last value; absent: now.
         step (int | Unset): Seconds between two values, of which there are at most 2,000; absent:
             so many that there are at most 240.
@@ -131,7 +132,8 @@ def sync(
 
     Args:
         app (str): Name of the app.
-        from_ (datetime.datetime | Unset): Time of the first value; absent: an hour before to.
+        from_ (datetime.datetime | Unset): Time of the first value, which is up to a step later if
+            to or step are absent; absent: an hour before to.
         to (datetime.datetime | Unset): Time of the last value; absent: now.
         step (int | Unset): Seconds between two values, of which there are at most 2,000; absent:
             so many that there are at most 240.
@@ -168,7 +170,8 @@ async def asyncio_detailed(
 
     Args:
         app (str): Name of the app.
-        from_ (datetime.datetime | Unset): Time of the first value; absent: an hour before to.
+        from_ (datetime.datetime | Unset): Time of the first value, which is up to a step later if
+            to or step are absent; absent: an hour before to.
         to (datetime.datetime | Unset): Time of the last value; absent: now.
         step (int | Unset): Seconds between two values, of which there are at most 2,000; absent:
             so many that there are at most 240.
@@ -208,7 +211,8 @@ async def asyncio(
 
     Args:
         app (str): Name of the app.
-        from_ (datetime.datetime | Unset): Time of the first value; absent: an hour before to.
+        from_ (datetime.datetime | Unset): Time of the first value, which is up to a step later if
+            to or step are absent; absent: an hour before to.
         to (datetime.datetime | Unset): Time of the last value; absent: now.
         step (int | Unset): Seconds between two values, of which there are at most 2,000; absent:
             so many that there are at most 240.

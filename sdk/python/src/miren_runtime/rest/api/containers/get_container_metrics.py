@@ -85,7 +85,8 @@ def sync_detailed(
 
     Args:
         id (str): Id of the container.
-        from_ (datetime.datetime | Unset): Time of the first value; absent: an hour before to.
+        from_ (datetime.datetime | Unset): Time of the first value, which is up to a step later if
+            to or step are absent; absent: an hour before to.
         to (datetime.datetime | Unset): Time of the last value; absent: now.
         step (int | Unset): Seconds between two values, of which there are at most 2,000; absent:
             so many that there are at most 240.
@@ -124,7 +125,8 @@ def sync(
 
     Args:
         id (str): Id of the container.
-        from_ (datetime.datetime | Unset): Time of the first value; absent: an hour before to.
+        from_ (datetime.datetime | Unset): Time of the first value, which is up to a step later if
+            to or step are absent; absent: an hour before to.
         to (datetime.datetime | Unset): Time of the last value; absent: now.
         step (int | Unset): Seconds between two values, of which there are at most 2,000; absent:
             so many that there are at most 240.
@@ -158,7 +160,8 @@ async def asyncio_detailed(
 
     Args:
         id (str): Id of the container.
-        from_ (datetime.datetime | Unset): Time of the first value; absent: an hour before to.
+        from_ (datetime.datetime | Unset): Time of the first value, which is up to a step later if
+            to or step are absent; absent: an hour before to.
         to (datetime.datetime | Unset): Time of the last value; absent: now.
         step (int | Unset): Seconds between two values, of which there are at most 2,000; absent:
             so many that there are at most 240.
@@ -195,7 +198,8 @@ async def asyncio(
 
     Args:
         id (str): Id of the container.
-        from_ (datetime.datetime | Unset): Time of the first value; absent: an hour before to.
+        from_ (datetime.datetime | Unset): Time of the first value, which is up to a step later if
+            to or step are absent; absent: an hour before to.
         to (datetime.datetime | Unset): Time of the last value; absent: now.
         step (int | Unset): Seconds between two values, of which there are at most 2,000; absent:
             so many that there are at most 240.
