@@ -16,10 +16,10 @@ type Usage struct {
 	MemoryUsed    int64   // bytes that programs could not have
 	MemoryTotal   int64   // bytes
 	Processes     int64
-	ReceivedBytes int64   // by network interfaces of the machine, without those of sandboxes
-	SentBytes     int64   // by the same
-	DiskUsed      int64   // bytes of the file system of the directory
-	DiskTotal     int64   // bytes
+	ReceivedBytes int64 // by network interfaces of the machine, without those of sandboxes
+	SentBytes     int64 // by the same
+	DiskUsed      int64 // bytes of the file system of the directory
+	DiskTotal     int64 // bytes
 }
 
 // virtual begins the names of interfaces that carry what another one carries too.

@@ -14,6 +14,8 @@ const (
 	sandboxCPU       = "sandbox_cpu_seconds_total"
 	sandboxMemory    = "sandbox_memory_bytes"
 	sandboxProcesses = "sandbox_processes"
+	sandboxReceived  = "sandbox_received_bytes_total"
+	sandboxSent      = "sandbox_sent_bytes_total"
 	requests         = "ingress_requests_total"
 	requestSeconds   = "ingress_request_seconds_bucket"
 	requestsInFlight = "ingress_requests_in_flight"

@@ -176,6 +176,8 @@ func values(r *metric.Response, name, service, label string) (out []float64) {
 	return out
 }
 
+func ptr[T any](v T) *T { return &v }
+
 func about(got, want float64) bool { return math.Abs(got-want) <= want/20 }
 
 // TestApp: what the services of an app use and serve, summed over their sandboxes, also
@@ -187,7 +189,7 @@ func TestApp(t *testing.T) {
 	for i := range 30 {
 		e.round(func() {
 			for _, s := range []*sandbox.Sandbox{a, b, w, other} {
-				e.stats[s.GetID()] = sandbox.Stats{CPU: time.Duration(i) * 5 * time.Second, MemoryBytes: 100, PIDs: 2}
+				e.stats[s.GetID()] = sandbox.Stats{CPU: time.Duration(i) * 5 * time.Second, MemoryBytes: 100, PIDs: 2, ReceivedBytes: ptr(int64(i) * 1000), SentBytes: ptr(int64(i) * 10)}
 			}
 			e.requests["2xx"] = float64(i * 100)
 			if i >= 20 {
@@ -206,7 +208,7 @@ func TestApp(t *testing.T) {
 	}{
 		{"cpu", "web", "", 1, 0.5}, {"cpu", "worker", "", 0.5, 0.5}, {"memory", "web", "", 200, 100}, {"processes", "web", "", 4, 2},
 		{"sandboxes", "web", "", 2, 1}, {"requests", "web", "2xx", 10, 10}, {"latency", "web", "p50", 0.15, 0.15}, {"latency", "web", "p99", 0.199, 0.199},
-		{"in_flight", "web", "", 3, 3},
+		{"in_flight", "web", "", 3, 3}, {"network_in", "web", "", 200, 100}, {"network_out", "worker", "", 1, 1},
 	} {
 		got := values(r, x.metric, x.service, x.label)
 		if len(got) < 28 || !about(got[10], x.early) || !about(got[len(got)-1], x.late) {

@@ -154,6 +154,10 @@ func (x *round) sandboxes(ctx context.Context) {
 			x.counter(sandboxCPU, labels, st.CPU.Seconds())
 			x.gauge(sandboxMemory, labels, float64(st.MemoryBytes))
 			x.gauge(sandboxProcesses, labels, float64(st.PIDs))
+			if st.ReceivedBytes != nil && st.SentBytes != nil {
+				x.counter(sandboxReceived, labels, float64(*st.ReceivedBytes))
+				x.counter(sandboxSent, labels, float64(*st.SentBytes))
+			}
 			return nil
 		})
 	}

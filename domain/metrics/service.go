@@ -161,6 +161,8 @@ func (q *query) usage(ctx context.Context, match, by string) {
 	q.rate(ctx, "cpu", "cores", sandboxCPU, match, by)
 	q.gauge(ctx, "memory", "bytes", fmt.Sprintf("sum by (%s) (%s{%s})", by, sandboxMemory, match))
 	q.gauge(ctx, "processes", "count", fmt.Sprintf("sum by (%s) (%s{%s})", by, sandboxProcesses, match))
+	q.rate(ctx, "network_in", "bytes/s", sandboxReceived, match, by)
+	q.rate(ctx, "network_out", "bytes/s", sandboxSent, match, by)
 }
 
 func (q *query) rate(ctx context.Context, name, unit, series, match, by string) {

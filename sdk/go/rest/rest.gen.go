@@ -1574,7 +1574,7 @@ type MetricSeries struct {
 	// Label Of requests the class of their status (2xx; gone: the client left), of latency the quantile (p50, p95, p99).
 	Label *string `json:"label,omitempty"`
 
-	// Metric What it is: cpu, memory, processes, sandboxes, requests, latency, in_flight.
+	// Metric What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight.
 	//
 	// Examples: cpu
 	Metric string `json:"metric"`
@@ -2166,6 +2166,12 @@ type Stats struct {
 
 	// Processes Processes.
 	Processes int64 `json:"processes"`
+
+	// ReceivedBytes Bytes that it received over its network since it was connected; absent: not measured.
+	ReceivedBytes *int64 `json:"received_bytes,omitempty"`
+
+	// SentBytes Bytes that it sent.
+	SentBytes *int64 `json:"sent_bytes,omitempty"`
 }
 
 // Step defines model for Step.

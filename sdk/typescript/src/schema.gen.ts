@@ -2406,7 +2406,7 @@ export interface components {
             /** @description Of requests the class of their status (2xx; gone: the client left), of latency the quantile (p50, p95, p99). */
             label?: string;
             /**
-             * @description What it is: cpu, memory, processes, sandboxes, requests, latency, in_flight.
+             * @description What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight.
              * @example cpu
              */
             metric: string;
@@ -3023,6 +3023,16 @@ export interface components {
              * @description Processes.
              */
             processes: number;
+            /**
+             * Format: int64
+             * @description Bytes that it received over its network since it was connected; absent: not measured.
+             */
+            received_bytes?: number;
+            /**
+             * Format: int64
+             * @description Bytes that it sent.
+             */
+            sent_bytes?: number;
         };
         Step: {
             /**

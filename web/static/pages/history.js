@@ -83,6 +83,8 @@ function plots(h) {
   for (const service of services) {
     add("Latency" + (services.size > 1 && service ? " of " + service : ""), of("latency").filter((s) => s.service === service), (s) => s.label);
   }
+  add("Received", of("network_in"), (s) => s.service);
+  add("Sent", of("network_out"), (s) => s.service);
   add("Requests under way", of("in_flight"), (s) => s.service);
   add("Sandboxes", of("sandboxes"), (s) => s.service);
   return out;

@@ -14,7 +14,7 @@ T = TypeVar("T", bound="MetricSeries")
 @_attrs_define
 class MetricSeries:
     metric: str
-    """ What it is: cpu, memory, processes, sandboxes, requests, latency, in_flight. """
+    """ What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight. """
     unit: MetricSeriesUnit
     """ Unit of the values. """
     values: list[float | None]
