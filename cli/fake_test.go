@@ -25,6 +25,7 @@ import (
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
+	"miren.dev/runtime/api/metric"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
@@ -164,6 +165,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
 	server.RegisterServer(srv, fakeServer{f})
 	server.RegisterNodes(srv, fakeNodes{f})
+	metric.RegisterMetrics(srv, fakeMetrics{})
 	server.RegisterDebug(srv, fakeDebug{})
 	app.RegisterApps(srv, fakeApps{f})
 	app.RegisterDeploys(srv, fakeDeploys{f})

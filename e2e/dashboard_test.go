@@ -18,12 +18,13 @@ import (
 var screenshots = flag.String("screenshots", "", "directory for pictures of the dashboard, such as ../docs/images; default: none")
 
 // TestDashboard uses the dashboard of a server in a headless Chromium: login,
-// overview, apps with a deployment that it follows, sandboxes with terminal and
+// overview, apps with their metrics, a search in the log and a deployment that it follows, sandboxes with terminal and
 // files, executions, disks, audit, entities; as administrator, as viewer, and in an
 // empty project; at the widths of a desktop and of a phone, light and dark. It
-// checks every page with axe-core.
+// checks every page with axe-core. The server also sends logs to a sink.
 func TestDashboard(t *testing.T) {
-	s, url := withAPI(t, "dashboard")
+	sink := newLogSink(t)
+	s, url := withAPI(t, "dashboard", "--metrics-interval", "1s", "--logs-sinks", sink.url)
 	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
 	viewer := strings.TrimSpace(s.r(t, "", "key", "create", "look", "--role", "viewer"))
 	project := filepath.Join(t.TempDir(), "project.yml")
@@ -32,7 +33,12 @@ func TestDashboard(t *testing.T) {
 	empty := strings.TrimSpace(s.r(t, "", "key", "create", "none", "--role", "viewer", "--project", "empty"))
 	dir := copyExample(t, "static-site")
 	s.r(t, dir, "app", "deploy", "--app", "shop")
-	browse(t, "basics.mjs", url, "KEY="+admin)
+	for range 20 {
+		s.answers(t, "shop", "/", "")
+	}
+	testMetricsGuide(t, s)
+	sink.has(t, `"app":"shop","service":"web"`, "serving")
+	browse(t, "basics.mjs", url, "KEY="+admin, "LOGGED=serving")
 	env := s.command(t.Context(), "").Env
 	browse(t, "pages.mjs", url, append(env, "KEY="+admin, "VIEWER_KEY="+viewer, "EMPTY_KEY="+empty, "R="+filepath.Join(bin, "r"), "APP="+dir)...)
 }

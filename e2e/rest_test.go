@@ -109,14 +109,14 @@ func fetch(url string) (int, string, error) {
 }
 
 // withAPI starts a server of its own for a test, which serves the HTTP API at url.
-func withAPI(t *testing.T, name string) (s *server, url string) {
+func withAPI(t *testing.T, name string, flags ...string) (s *server, url string) {
 	t.Helper()
 	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	return own(t, name, "--api-address", address), "http://" + address
+	return own(t, name, append(flags, "--api-address", address)...), "http://" + address
 }
 
 // codeBlocks returns the code blocks of a language in a text in Markdown.

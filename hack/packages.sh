@@ -83,6 +83,7 @@ group() {
 		need python3-venv python3 -c 'import ensurepip, venv'
 		need qemu-utils has qemu-io
 		need rsync has rsync
+		need rsyslog has rsyslogd
 		need tmux has tmux
 		need xfsprogs has mkfs.xfs
 		;;

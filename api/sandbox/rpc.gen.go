@@ -2736,6 +2736,11 @@ type Stats struct {
 	MemoryBytes int64 `cbor:"3,keyasint" json:"memory_bytes" schema:"required"`
 	// Processes.
 	PIDs int64 `cbor:"4,keyasint" json:"pids" schema:"required"`
+	// Bytes that it received over its network since it was connected; absent: not measured.
+	// (unit: bytes)
+	ReceivedBytes *int64 `cbor:"5,keyasint,omitempty" json:"received_bytes,omitempty"`
+	// Bytes that it sent; absent: not measured. (unit: bytes)
+	SentBytes *int64 `cbor:"6,keyasint,omitempty" json:"sent_bytes,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

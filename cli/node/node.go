@@ -25,7 +25,7 @@ func New(e *command.Env) *cobra.Command {
 		newList(e),
 		newCordon(e, "cordon", "Place no new sandboxes on a node", server.NodesClient.Cordon),
 		newCordon(e, "uncordon", "Place sandboxes on a node again", server.NodesClient.Uncordon),
-		newDrain(e))
+		newDrain(e), newMetrics(e))
 }
 
 func newList(e *command.Env) *cobra.Command {

@@ -200,7 +200,11 @@ type Stats struct {
 	CPU         time.Duration // used since start
 	MemoryBytes int64
 	PIDs        int64
+	Network     *Traffic // nil: not measured
 }
+
+// Traffic is what a sandbox exchanged over its network since it was connected, in bytes.
+type Traffic struct{ Received, Sent int64 }
 
 // ExecSpec is one process to run beside the main one.
 type ExecSpec struct {

@@ -77,7 +77,11 @@ func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
 	if err != nil {
 		return execution.Stats{}, err
 	}
-	return execution.Stats{At: time.Now(), CPU: u.CPU, MemoryBytes: u.MemoryBytes, PIDs: u.Tasks}, nil
+	st := execution.Stats{At: time.Now(), CPU: u.CPU, MemoryBytes: u.MemoryBytes, PIDs: u.Tasks}
+	if received, sent, ok := d.cfg.Network.Traffic(id); ok {
+		st.Network = &execution.Traffic{Received: received, Sent: sent}
+	}
+	return st, nil
 }
 
 var (

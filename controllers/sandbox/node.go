@@ -135,7 +135,11 @@ func (n LocalNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuer
 // Stats reads the resource use of a sandbox.
 func (n LocalNode) Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error) {
 	st, err := n.Driver.Stats(ctx, string(sid))
-	return sandbox.Stats{At: st.At, CPU: st.CPU, MemoryBytes: st.MemoryBytes, PIDs: st.PIDs}, err
+	out := sandbox.Stats{At: st.At, CPU: st.CPU, MemoryBytes: st.MemoryBytes, PIDs: st.PIDs}
+	if n := st.Network; n != nil {
+		out.ReceivedBytes, out.SentBytes = &n.Received, &n.Sent
+	}
+	return out, err
 }
 
 // Files returns the files of a sandbox.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"miren.dev/runtime/pkg/logsink/target"
 )
 
 // checks are the rules that a pattern cannot express, by key.
@@ -30,6 +32,7 @@ var checks = map[string]func(string) error{
 	"acme.challenges":                 checkChallenge,
 	"acme.domains":                    checkHost,
 	"metrics.address":                 CheckListen,
+	"logs.sinks":                      target.Check,
 	"webhooks.allow":                  checkAnyNetwork,
 }
 

@@ -37,7 +37,7 @@ type Config struct {
 	Webhooks     Webhooks      // Webhooks of projects.
 	Disks        Disks         // Disks of projects.
 	Quota        Quota         // Quota of new projects.
-	Metrics      Metrics       // Prometheus metrics.
+	Metrics      Metrics       // Metrics, for Prometheus, and their history.
 	Traces       Traces        // Traces of requests, for a collector of OpenTelemetry.
 }
 
@@ -179,6 +179,7 @@ type Logs struct {
 	BuildBytes   int64         // Output kept per build.
 	MaxBytes     int64         // Disk that the kept output of an app may use, compressed; the oldest is deleted.
 	MaxAge       time.Duration // How long the output of an app is kept, across deploys and the ends of its sandboxes.
+	Sinks        []string      // Systems to which the kept output of apps is sent too, as URLs: otlp+https://HOST:4318, syslog+udp://HOST, syslog+tcp://HOST, syslog+tls://HOST, clickhouse+https://HOST:8443/DATABASE/TABLE (docs/logs.md). Parameters: headers_file, ca_file.
 }
 
 // Retention: How much of the past is kept, per app.
@@ -225,9 +226,12 @@ type Quota struct {
 	SnapshotBytes int64 // Snapshots of sandboxes.
 }
 
-// Metrics: Prometheus metrics.
+// Metrics: Metrics, for Prometheus, and their history.
 type Metrics struct {
-	Address string // host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.
+	Address  string        // host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.
+	Interval time.Duration // Time between two samples of the history.
+	MaxBytes int64         // Disk that the history of metrics may use; the oldest is deleted; 0: no history.
+	MaxAge   time.Duration // How long the history of metrics is kept.
 }
 
 // Traces: Traces of requests, for a collector of OpenTelemetry.
@@ -418,6 +422,8 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.MaxBytes }},
 	{Path: "logs.max_age", Type: "duration", Default: "720h0m0s", Doc: "How long the output of an app is kept, across deploys and the ends of its sandboxes.", Unit: "", Min: "1h0m0s", Max: "87600h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.MaxAge }},
+	{Path: "logs.sinks", Type: "list", Default: "", Doc: "Systems to which the kept output of apps is sent too, as URLs: otlp+https://HOST:4318, syslog+udp://HOST, syslog+tcp://HOST, syslog+tls://HOST, clickhouse+https://HOST:8443/DATABASE/TABLE (docs/logs.md). Parameters: headers_file, ca_file.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.Sinks }},
 	{Path: "retention.versions", Type: "int", Default: "20", Doc: "Versions that can be rolled back to; of a template, versions besides those with a tag.", Unit: "", Min: "1", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Retention.Versions }},
 	{Path: "retention.deployments", Type: "int", Default: "100", Doc: "Deployments in the history.", Unit: "", Min: "1", Max: "",
@@ -460,6 +466,12 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Quota.SnapshotBytes }},
 	{Path: "metrics.address", Type: "string", Default: "", Doc: "host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.Address }},
+	{Path: "metrics.interval", Type: "duration", Default: "15s", Doc: "Time between two samples of the history.", Unit: "", Min: "1s", Max: "5m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.Interval }},
+	{Path: "metrics.max_bytes", Type: "int", Default: "536870912", Doc: "Disk that the history of metrics may use; the oldest is deleted; 0: no history.", Unit: "bytes", Min: "0", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.MaxBytes }},
+	{Path: "metrics.max_age", Type: "duration", Default: "360h0m0s", Doc: "How long the history of metrics is kept.", Unit: "", Min: "1h0m0s", Max: "87600h0m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.MaxAge }},
 	{Path: "traces.endpoint", Type: "string", Default: "", Doc: "Collector that gets the traces, by OTLP over HTTP (http://127.0.0.1:4318); empty: none are made.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^https?://"),
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Traces.Endpoint }},

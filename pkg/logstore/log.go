@@ -28,6 +28,7 @@ type log struct {
 	size      int64               // of the open segment
 	head      int64               // size of its positions: it has no lines while size is this
 	span      span                // of the lines of the open segment
+	lines     int64               // of the open segment
 	gone      bool                // the log was deleted
 	buf       []byte
 }
@@ -46,6 +47,7 @@ const goneFor = 10 * time.Minute
 type sealedSegment struct {
 	number int64
 	size   int64
+	lines  int64 // 0: not known
 	span   span
 }
 
@@ -97,7 +99,7 @@ func openLog(c *Config, dir string) (*log, error) {
 				c.Logger.Warn("a segment of a log cannot be read and is left out", "path", l.path(n, sealedSuffix), "error", err)
 				continue
 			}
-			l.sealed = append(l.sealed, sealedSegment{n, x.size, x.span})
+			l.sealed = append(l.sealed, sealedSegment{n, x.size, x.lines, x.span})
 		}
 	}
 	slices.SortFunc(l.sealed, func(a, b sealedSegment) int { return int(a.number - b.number) })
@@ -166,7 +168,7 @@ func (l *log) load(number int64) (whole bool, err error) {
 	if err != nil {
 		return false, errs.New(errs.Unavailable, "read a segment: %w", err)
 	}
-	l.number, l.span, l.head = number, span{}, 0
+	l.number, l.span, l.head, l.lines = number, span{}, 0, 0
 	rest, first := b, true
 	for {
 		payload, more, ok := next(rest)
@@ -179,6 +181,7 @@ func (l *log) load(number int64) (whole bool, err error) {
 		if payload[0] == kindLines {
 			err := readLines(payload, func(r *rawLine) error {
 				l.span.add(r.At.UnixNano())
+				l.lines++
 				return nil
 			})
 			if err != nil {
@@ -225,7 +228,7 @@ func (l *log) begin() error {
 		_ = os.Remove(f.Name()) // otherwise it is found not to be whole
 		return errs.New(errs.Unavailable, "begin a segment: %w", err)
 	}
-	l.f, l.size, l.head, l.span = f, int64(len(b)), int64(len(b)), span{}
+	l.f, l.size, l.head, l.span, l.lines = f, int64(len(b)), int64(len(b)), span{}, 0
 	return nil
 }
 
@@ -264,6 +267,7 @@ func (l *log) append(o Origin, lines []Line) error {
 		if err := l.write(l.buf); err != nil {
 			return err
 		}
+		l.lines += int64(n)
 		for i := range lines[:n] {
 			l.span.add(lines[i].At.UnixNano())
 		}
@@ -306,10 +310,10 @@ func (l *log) forget(source string) error {
 
 // roll seals the open segment and begins the next. mu is held.
 func (l *log) roll() error {
-	old, number, size, head, sp := l.f, l.number, l.size, l.head, l.span
+	old, number, size, head, sp, lines := l.f, l.number, l.size, l.head, l.span, l.lines
 	l.number++
 	if err := l.begin(); err != nil {
-		l.f, l.number, l.size, l.head, l.span = old, number, size, head, sp
+		l.f, l.number, l.size, l.head, l.span, l.lines = old, number, size, head, sp, lines
 		return err
 	}
 	// The next segment is durable, with the positions.
@@ -318,7 +322,7 @@ func (l *log) roll() error {
 		// The next process seals it. Until then it is not read, so go on with it.
 		_ = l.f.Close()
 		_ = os.Remove(l.path(l.number, openSuffix))
-		l.f, l.number, l.size, l.head, l.span = old, number, size, head, sp
+		l.f, l.number, l.size, l.head, l.span, l.lines = old, number, size, head, sp, lines
 		return err
 	}
 	s.span = sp
@@ -359,6 +363,9 @@ func (l *log) expire() error {
 			return errs.New(errs.Unavailable, "delete old lines: %w", err)
 		}
 		l.sealed = l.sealed[1:]
+		if l.c.Expired != nil {
+			l.c.Expired(filepath.Base(l.dir), s.number, s.lines)
+		}
 	}
 	return nil
 }

@@ -53,8 +53,11 @@ type Config struct {
 	MaxBytes     int64         // disk that each log may use; 0: no bound
 	MaxAge       time.Duration // how long lines are kept; 0: no bound
 	SegmentBytes int64         // size at which a segment is sealed; 0: an eighth of MaxBytes, at most 8 MiB
-	Now          func() time.Time
-	Logger       *slog.Logger
+	// Expired is told of each segment that is deleted for its size or age, with the
+	// number of its lines, 0 if it is not known. It must not call the store. nil: none.
+	Expired func(log string, segment, lines int64)
+	Now     func() time.Time
+	Logger  *slog.Logger
 }
 
 const (

@@ -38,14 +38,17 @@ type block struct {
 	Services []int  `json:"s"` // in index.Services
 	// Streams has a bit for stdout (0) and stderr (1).
 	Streams uint8 `json:"f"`
+	Lines   int64 `json:"c,omitempty"` // absent: an earlier version sealed it
 }
 
 type index struct {
 	Blocks   []block  `json:"blocks"`
 	Services []string `json:"services"`
 
-	size int64 // of the file
-	span span
+	size  int64 // of the file
+	data  int64 // bytes of the blocks
+	lines int64
+	span  span
 }
 
 // The compressor and the decompressors are shared: each has buffers of some hundred KiB.
@@ -95,6 +98,7 @@ func sealFile(l *log, number int64, f *os.File, size int64) (sealedSegment, erro
 			service := -1
 			err := readLines(payload, func(r *rawLine) error {
 				sp.add(r.At.UnixNano())
+				b.Lines++
 				b.Levels |= 1 << r.Level.Or(r.Stderr)
 				b.Streams |= streamBit(r.Stderr)
 				if service < 0 {
@@ -121,6 +125,7 @@ func sealFile(l *log, number int64, f *os.File, size int64) (sealedSegment, erro
 		at += b.Size
 		if b.Levels != 0 { // it has lines
 			x.Blocks = append(x.Blocks, b)
+			x.lines += b.Lines
 			x.span.add(sp.min)
 			x.span.add(sp.max)
 		}
@@ -142,7 +147,7 @@ func sealFile(l *log, number int64, f *os.File, size int64) (sealedSegment, erro
 		return fail(err)
 	}
 	f.Close()
-	return sealedSegment{number, at + int64(len(tail)), x.span}, nil
+	return sealedSegment{number, at + int64(len(tail)), x.lines, x.span}, nil
 }
 
 func streamBit(stderr bool) uint8 {
@@ -185,13 +190,14 @@ func indexOf(f *os.File) (*index, error) {
 	if _, err := f.ReadAt(b, st.Size()-int64(tailBytes)-n); err != nil {
 		return nil, errs.New(errs.Unavailable, "read a segment: %w", err)
 	}
-	x := &index{size: st.Size()}
+	x := &index{size: st.Size(), data: st.Size() - int64(tailBytes) - n}
 	if crc32.Checksum(b, castagnoli) != binary.LittleEndian.Uint32(tail[4:]) || json.Unmarshal(b, x) != nil {
 		return corrupt("its index is damaged")
 	}
 	for _, b := range x.Blocks {
 		x.span.add(b.Min)
 		x.span.add(b.Max)
+		x.lines += b.Lines
 	}
 	return x, nil
 }

@@ -292,6 +292,14 @@ func (r *registry) app(a App) *appState {
 	return s
 }
 
+// stats returns the metrics of a service of an app.
+func (r *registry) stats(a App, service string) *serviceStats {
+	s := r.app(a)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return s.service(r.metrics.services, service)
+}
+
 // retain drops the sandboxes and apps that s lacks. It is called when a table
 // of s is in place.
 func (r *registry) retain(s *State) {

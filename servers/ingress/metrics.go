@@ -20,6 +20,7 @@ type metrics struct {
 	revision prometheus.Gauge
 	refused  prometheus.Counter
 	unknown  *appState // requests that match no app
+	services *serviceMetrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -43,6 +44,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	if reg != nil {
 		reg.MustRegister(m.requests, m.seconds, m.inflight, m.held, m.failures, m.revision, m.refused)
 	}
+	m.services = newServiceMetrics(reg)
 	m.unknown = newAppState(App{}, m)
 	return m
 }
@@ -53,6 +55,8 @@ type appState struct {
 	id      schema.ID
 	name    string
 	waiting atomic.Int64
+	// services by name; the registry's lock is held.
+	services map[string]*serviceStats
 
 	requests [6]prometheus.Counter // by status/100; 0: the client disconnected
 	seconds  prometheus.Observer
@@ -97,4 +101,5 @@ func (s *appState) forget(m *metrics) {
 	m.inflight.DeletePartialMatch(l)
 	m.held.DeletePartialMatch(l)
 	m.failures.DeletePartialMatch(l)
+	m.services.forget(s.id)
 }

@@ -68,7 +68,8 @@ type exchange struct {
 	small   []byte // start of the body, read ahead
 	haveAll bool   // small is the whole body
 
-	gate         *gate // of the route whose settings hold; nil: none
+	stats        *serviceStats // of the service that serves; nil: none
+	gate         *gate         // of the route whose settings hold; nil: none
 	maxBody      int64
 	answerWithin time.Duration
 

@@ -27,6 +27,7 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		took := time.Since(begin)
 		app.ended(x.status, took)
+		x.stats.ended(x.status, took)
 		if in.access != nil {
 			in.access.request(x, app.name, begin, took)
 		}
@@ -82,7 +83,7 @@ func (x *exchange) route(app **appState) *page {
 		if tg == nil {
 			return unknownHost(host)
 		}
-		*app = tg.app
+		*app, x.stats = tg.app, tg.stats
 		if tg.gate != nil && tg.gate != x.gate {
 			if p := x.enter(tg.gate); p != nil {
 				return p
@@ -119,9 +120,11 @@ func (x *exchange) route(app **appState) *page {
 		}
 		hold.end()
 		tg.app.inflight.Inc()
+		tg.stats.add(1)
 		x.version = b.Version
 		err := x.attempt(b, stale >= maxStale)
 		tg.app.inflight.Dec()
+		tg.stats.add(-1)
 		b.inflight.Add(-1)
 		if err == nil {
 			return nil

@@ -34,6 +34,7 @@ type rule struct {
 // target is a service of an app: its ready sandboxes of the versions that serve.
 type target struct {
 	app       *appState
+	stats     *serviceStats
 	service   string
 	version   schema.ID // the active one, or that of a host of its own
 	deploying bool
@@ -94,7 +95,7 @@ func newTable(s *State, reg *registry) *table {
 		if tg := targets[key]; tg != nil {
 			return tg
 		}
-		tg := &target{app: reg.app(a), service: service, version: version, deploying: a.Deploying, away: a.Away}
+		tg := &target{app: reg.app(a), stats: reg.stats(a, service), service: service, version: version, deploying: a.Deploying, away: a.Away}
 		targets[key] = tg
 		if version != "" {
 			tg.groups = []group{{1, ready[key]}}

@@ -29,6 +29,7 @@ import (
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/metrics"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/previews"
@@ -110,6 +111,7 @@ func (p *plane) services() rpcserver.Deps {
 		Apps: a, Routes: rt, Certificates: &certificates.Service{Store: p.store, Sealer: p.sealer, Routes: rt}, Nodes: &nodes.Service{Store: p.store},
 		History: p.s.store, Disks: d, Secrets: sec, Quotas: p.quotas, Policies: p.policies, Templates: p.templates,
 		Webhooks: &webhooks.Service{Store: p.store, Sealer: p.sealer}, Events: &events.Service{Store: p.store},
+		Metrics: &metrics.Service{Entities: p.store, Apps: a},
 		Sandboxes: sandboxes.New(&sandboxes.Service{
 			Store: p.quotas, Policies: p.policies, Informers: p.informers, Apps: a, Templates: p.templates, Disks: d, Secrets: sec, Sealer: p.sealer,
 			Image: image, Logger: p.logger, Demand: p.demand, NoPools: true,

@@ -75,6 +75,7 @@ type AppLogLine struct {
 	Container string `json:"container,omitempty" doc:"Id of its sandbox."`
 	Service   string `json:"service,omitempty" doc:"Service of the app."`
 	Version   int64  `json:"version,omitempty" doc:"Number of the app's version."`
+	Level     string `json:"level,omitempty" doc:"Level that the line says: trace, debug, info, warn, error, fatal."`
 }
 
 const (
@@ -264,7 +265,7 @@ func emitDeployment(ctx context.Context, m *app.DeployEvent, emit func(event), l
 func appLine(l *sandbox.LogLine) AppLogLine {
 	var p LogPage
 	p.add(l)
-	return AppLogLine{p.Lines[0], string(l.Sandbox), l.Service, deref(l.Version)}
+	return AppLogLine{p.Lines[0], string(l.Sandbox), l.Service, deref(l.Version), l.Level}
 }
 
 type appLogsInput struct {

@@ -70,6 +70,8 @@ type Stats struct {
 	CPUMillis   int64     `json:"cpu_ms" doc:"Milliseconds of CPU time since its start."`
 	MemoryBytes int64     `json:"memory_bytes" doc:"Memory."`
 	Processes   int64     `json:"processes" doc:"Processes."`
+	Received    *int64    `json:"received_bytes,omitempty" doc:"Bytes that it received over its network since it was connected; absent: not measured."`
+	Sent        *int64    `json:"sent_bytes,omitempty" doc:"Bytes that it sent."`
 }
 
 func containerStats(ctx context.Context, in *ContainerInput) (*body[Stats], error) {
@@ -77,5 +79,5 @@ func containerStats(ctx context.Context, in *ContainerInput) (*body[Stats], erro
 	if err != nil {
 		return nil, err
 	}
-	return &body[Stats]{Stats{At: s.At, CPUMillis: s.CPU.Milliseconds(), MemoryBytes: s.MemoryBytes, Processes: s.PIDs}}, nil
+	return &body[Stats]{Stats{At: s.At, CPUMillis: s.CPU.Milliseconds(), MemoryBytes: s.MemoryBytes, Processes: s.PIDs, Received: s.ReceivedBytes, Sent: s.SentBytes}}, nil
 }

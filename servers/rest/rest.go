@@ -84,6 +84,8 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerAudit(a)
 	registerEgress(a)
 	registerApps(a)
+	registerMetrics(a)
+	registerAppLogs(a)
 	registerDeployments(a)
 	registerEntities(a)
 	registerNodes(a)

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/interpreter"
+	"miren.dev/runtime/api/metric"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
@@ -25,6 +26,7 @@ import (
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/executions"
 	domaininterpreter "miren.dev/runtime/domain/interpreter"
+	"miren.dev/runtime/domain/metrics"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/previews"
@@ -57,12 +59,13 @@ type Deps struct {
 	Previews     *previews.Service
 	Webhooks     *webhooks.Service
 	Events       *events.Service
+	Metrics      *metrics.Service
 	History      entity.History
 }
 
 // Register makes s serve apps, tasks, deploys, builds, routes, certificates, sandboxes, their files and
 // interpreter, previews, templates, nodes, disks, executions, secrets, quotas,
-// policies, webhooks, events and the history.
+// policies, webhooks, events, metrics and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -86,6 +89,7 @@ func Register(s *rpc.Server, d Deps) {
 	core.RegisterQuotas(s, Quotas(d.Quotas))
 	core.RegisterPolicies(s, Policies(d.Policies))
 	history.RegisterHistory(s, History(d.History))
+	metric.RegisterMetrics(s, Metrics(d.Metrics))
 }
 
 // caller returns the name of the identity that makes a call.

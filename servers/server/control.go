@@ -39,6 +39,7 @@ import (
 	"miren.dev/runtime/domain/egresslog"
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/executions"
+	"miren.dev/runtime/domain/metrics"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/projects"
@@ -273,6 +274,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Disks:     d,
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,
+		Metrics:   &metrics.Service{Store: c.m.metrics, Err: c.m.metricsErr, Entities: c.store, Apps: a, Interval: c.cfg.Metrics.Interval},
 		Webhooks:  &webhooks.Service{Store: c.store, Sealer: c.sealer},
 		Events:    &events.Service{Store: c.store},
 		Policies:  c.policies,

@@ -112,10 +112,15 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store, m.objects.breaker)
 	if m.appLogs, err = logstore.Open(logstore.Config{
 		Dir: in.State("logs", "apps"), MaxBytes: cfg.Logs.MaxBytes, MaxAge: cfg.Logs.MaxAge, Logger: log.With("component", "app logs"),
+		Expired: m.logSinks.expired,
 	}); err != nil {
 		return err
 	}
 	defer m.appLogs.Close()
+	defer m.openMetrics()()
+	if err := m.logSinks.open(m, store, reg); err != nil {
+		return err
+	}
 	sources := openSources(cfg, in, log)
 	c := newControl(cfg, m, store, sources, reg, log)
 	c.workspace, c.traces = settings, traces.Tracer()
@@ -150,6 +155,10 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	g.Go(func() error { return c.objects.Run(ctx) })
 	g.Go(func() error { return c.informers.Run(ctx) })
 	g.Go(func() error { return c.egressLog.Run(ctx) })
+	c.recordMetrics(ctx, g, nodeID)
+	for _, d := range m.logSinks.load() {
+		g.Go(func() error { return d.Run(ctx) })
+	}
 	g.Go(func() error {
 		defer c.builds.Stop()
 		return c.rt.Run(ctx)

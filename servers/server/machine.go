@@ -27,6 +27,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/logstore"
+	"miren.dev/runtime/pkg/metricstore"
 	"miren.dev/runtime/pkg/sysuser"
 	"miren.dev/runtime/servers/disks"
 )
@@ -51,6 +52,9 @@ type machine struct {
 	bases       *baseimage.Store
 	buildLogs   *buildlog.Logs
 	appLogs     *logstore.Store // what apps printed; nil until Run opens it
+	logSinks    logSinks
+	metrics     *metricstore.Store // history; nil until Run opens it, and if none is kept
+	metricsErr  error              // why it could not be opened
 	volumes     *disks.Volumes
 	diskStore   string         // URL of the store of disks that name none
 	objects     *objects       // of executions

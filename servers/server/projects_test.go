@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
+	"miren.dev/runtime/api/metric"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
@@ -214,6 +215,10 @@ var answers = map[string]answer{
 
 	"event.Events/List":   byApp(func(p, _ string) *event.ListRequest { return &event.ListRequest{Project: p, Limit: 1} }),
 	"event.Events/Follow": byApp(func(p, _ string) *event.FollowRequest { return &event.FollowRequest{Project: p} }),
+
+	"metric.Metrics/App":     byApp(func(p, a string) *metric.AppRequest { return &metric.AppRequest{Project: p, App: a} }),
+	"metric.Metrics/Sandbox": bySandbox(func(x *tenant) any { return &metric.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+	"metric.Metrics/Node":    forCluster,
 
 	"core.Quotas/Show": byApp(func(p, _ string) *core.QuotaRequest { return &core.QuotaRequest{Project: p} }),
 	"core.Quotas/Set":  forCluster,

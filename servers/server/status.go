@@ -111,6 +111,7 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 		resp.Ready = resp.Ready && c.Health == server.HealthOk
 		resp.Components = append(resp.Components, c)
 	}
+	resp.Components = append(resp.Components, f.c.m.logSinks.status()...)
 	return resp, nil
 }
 

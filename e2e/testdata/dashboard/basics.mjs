@@ -46,6 +46,22 @@ await run(async (browser) => {
   await text(page, "shop", "h1");
   await text(page, "Services");
 
+  // Its kept metrics, and a search in its kept log.
+  await text(page, "Memory", ".plots");
+  await text(page, "Requests", ".plots");
+  await text(page, "p99", ".plots");
+  await page.waitForSelector('.plots svg[role=img][aria-label^="Latency"] path.series');
+  await page.select("select[aria-label='Time of the plots']", "24h");
+  await page.waitForSelector(".plots svg path.series");
+  await page.type("input.grep", "no line is like this");
+  await click(page, "Search the log");
+  await text(page, "0 lines match", "[role=search] ~ [role=status]");
+  await page.$eval("input.grep", (e) => e.select());
+  await page.type("input.grep", process.env.LOGGED);
+  await click(page, "Search the log");
+  await text(page, process.env.LOGGED, "[aria-label='Lines of shop that match']");
+  await accessible(page, "metrics and search");
+
   // Each page in each width and scheme.
   for (const [size, width] of [[desktop, "desktop"], [phone, "phone"]]) {
     for (const scheme of ["light", "dark"]) {

@@ -4,12 +4,9 @@
 package otlp
 
 import (
-	"bufio"
 	"context"
 	"log/slog"
 	"net/url"
-	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +16,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/headersfile"
 	"miren.dev/runtime/pkg/trace"
 )
 
@@ -65,9 +63,9 @@ func New(ctx context.Context, cfg Config) (*Exporter, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = path
 	}
-	headers, err := readHeaders(cfg.HeadersFile)
+	headers, err := headersfile.Read(cfg.HeadersFile)
 	if err != nil {
-		return nil, err
+		return nil, errs.New(errs.InvalidArgument, "traces.headers_file: %w", err)
 	}
 	sender, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithHeaders(headers),
 		otlptracehttp.WithTimeout(sendTimeout), otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
@@ -83,35 +81,6 @@ func New(ctx context.Context, cfg Config) (*Exporter, error) {
 		)),
 	)
 	return &Exporter{p, trace.New(p)}, nil
-}
-
-// readHeaders reads a file of headers. Its errors name lines, not what is in them.
-func readHeaders(file string) (map[string]string, error) {
-	if file == "" {
-		return nil, nil
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "traces.headers_file: %w", err)
-	}
-	defer f.Close()
-	headers := map[string]string{}
-	sc := bufio.NewScanner(f)
-	for n := 1; sc.Scan(); n++ {
-		line := strings.TrimSpace(sc.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		name, value, ok := strings.Cut(line, ":")
-		if name = strings.TrimSpace(name); !ok || name == "" || strings.ContainsAny(name, " \t") {
-			return nil, errs.New(errs.InvalidArgument, "traces.headers_file: line %d is not Name: value", n)
-		}
-		headers[name] = strings.TrimSpace(value)
-	}
-	if err := sc.Err(); err != nil {
-		return nil, errs.New(errs.InvalidArgument, "traces.headers_file: %w", err)
-	}
-	return headers, nil
 }
 
 // Tracer returns the Tracer whose spans are sent; nil of a nil Exporter.

@@ -17,6 +17,12 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// Defines values for AppLogLineStream.
+const (
+	AppLogLineStreamStderr AppLogLineStream = "stderr"
+	AppLogLineStreamStdout AppLogLineStream = "stdout"
+)
+
 // Defines values for BuildLogState.
 const (
 	BuildLogStateCanceled  BuildLogState = "canceled"
@@ -162,6 +168,16 @@ const (
 	LogLineStreamStdout LogLineStream = "stdout"
 )
 
+// Defines values for MetricSeriesUnit.
+const (
+	MetricSeriesUnitBytes     MetricSeriesUnit = "bytes"
+	MetricSeriesUnitBytesS    MetricSeriesUnit = "bytes/s"
+	MetricSeriesUnitCores     MetricSeriesUnit = "cores"
+	MetricSeriesUnitCount     MetricSeriesUnit = "count"
+	MetricSeriesUnitRequestsS MetricSeriesUnit = "requests/s"
+	MetricSeriesUnitSeconds   MetricSeriesUnit = "seconds"
+)
+
 // Defines values for OutputEventStream.
 const (
 	OutputEventStreamStderr OutputEventStream = "stderr"
@@ -265,6 +281,16 @@ const (
 	WebhookDeliveryPhaseDead      WebhookDeliveryPhase = "dead"
 	WebhookDeliveryPhaseDelivered WebhookDeliveryPhase = "delivered"
 	WebhookDeliveryPhasePending   WebhookDeliveryPhase = "pending"
+)
+
+// Defines values for SearchAppLogsParamsLevel.
+const (
+	SearchAppLogsParamsLevelDebug SearchAppLogsParamsLevel = "debug"
+	SearchAppLogsParamsLevelError SearchAppLogsParamsLevel = "error"
+	SearchAppLogsParamsLevelFatal SearchAppLogsParamsLevel = "fatal"
+	SearchAppLogsParamsLevelInfo  SearchAppLogsParamsLevel = "info"
+	SearchAppLogsParamsLevelTrace SearchAppLogsParamsLevel = "trace"
+	SearchAppLogsParamsLevelWarn  SearchAppLogsParamsLevel = "warn"
 )
 
 // Defines values for ListContainersParamsPurpose.
@@ -421,6 +447,45 @@ type AppDetail struct {
 type AppList struct {
 	// Apps Apps by name.
 	Apps []App `json:"apps"`
+}
+
+// AppLogLine defines model for AppLogLine.
+type AppLogLine struct {
+	// At Time of the line.
+	At time.Time `json:"at"`
+
+	// Container Id of its sandbox.
+	Container *string `json:"container,omitempty"`
+
+	// Level Level that the line says: trace, debug, info, warn, error, fatal.
+	Level *string `json:"level,omitempty"`
+
+	// MissedBytes So much of the log right before the line is gone: a log keeps its end.
+	MissedBytes *int64 `json:"missed_bytes,omitempty"`
+
+	// Service Service of the app.
+	Service *string `json:"service,omitempty"`
+
+	// Stream Where it was printed.
+	Stream AppLogLineStream `json:"stream"`
+
+	// Text The line. Bytes that are not UTF-8 are replaced.
+	Text string `json:"text"`
+
+	// Version Number of the app's version.
+	Version *int64 `json:"version,omitempty"`
+}
+
+// AppLogLineStream Where it was printed.
+type AppLogLineStream string
+
+// AppLogs defines model for AppLogs.
+type AppLogs struct {
+	// Lines The last lines that match, ordered by time.
+	Lines []AppLogLine `json:"lines"`
+
+	// More Earlier lines match too: search again with until set to the time of the first one.
+	More bool `json:"more"`
 }
 
 // AppService defines model for AppService.
@@ -1492,6 +1557,41 @@ type LogPage struct {
 	Next int64 `json:"next"`
 }
 
+// MetricHistory defines model for MetricHistory.
+type MetricHistory struct {
+	// From Time of the first values.
+	From time.Time `json:"from"`
+
+	// Series Metrics that have a value.
+	Series []MetricSeries `json:"series"`
+
+	// StepSeconds Seconds between two values.
+	StepSeconds float64 `json:"step_seconds"`
+}
+
+// MetricSeries defines model for MetricSeries.
+type MetricSeries struct {
+	// Label Of requests the class of their status (2xx; gone: the client left), of latency the quantile (p50, p95, p99).
+	Label *string `json:"label,omitempty"`
+
+	// Metric What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight.
+	//
+	// Examples: cpu
+	Metric string `json:"metric"`
+
+	// Service Service of the app.
+	Service *string `json:"service,omitempty"`
+
+	// Unit Unit of the values.
+	Unit MetricSeriesUnit `json:"unit"`
+
+	// Values A value for each time; null: there is none.
+	Values []*float64 `json:"values"`
+}
+
+// MetricSeriesUnit Unit of the values.
+type MetricSeriesUnit string
+
 // Metrics defines model for Metrics.
 type Metrics struct {
 	// CPUMs Milliseconds of CPU time of the sandbox meanwhile.
@@ -2066,6 +2166,12 @@ type Stats struct {
 
 	// Processes Processes.
 	Processes int64 `json:"processes"`
+
+	// ReceivedBytes Bytes that it received over its network since it was connected; absent: not measured.
+	ReceivedBytes *int64 `json:"received_bytes,omitempty"`
+
+	// SentBytes Bytes that it sent.
+	SentBytes *int64 `json:"sent_bytes,omitempty"`
 }
 
 // Step defines model for Step.
@@ -2519,6 +2625,30 @@ type WebhookPage struct {
 	Webhooks []Webhook `json:"webhooks"`
 }
 
+// SearchAppLogsParams defines parameters for SearchAppLogs.
+type SearchAppLogsParams struct {
+	// Grep Only lines that match this regular expression (RE2).
+	Grep *string `form:"grep,omitempty" json:"grep,omitempty"`
+
+	// Level Only lines of this level or a more serious one. A line that says no level counts as info, on stderr as error.
+	Level *SearchAppLogsParamsLevel `form:"level,omitempty" json:"level,omitempty"`
+
+	// Service Only lines of this service.
+	Service *string `form:"service,omitempty" json:"service,omitempty"`
+
+	// Since Only lines of this time or later.
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Only lines before this time.
+	Until *time.Time `form:"until,omitempty" json:"until,omitempty"`
+
+	// Limit Most lines of the answer.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// SearchAppLogsParamsLevel defines parameters for SearchAppLogs.
+type SearchAppLogsParamsLevel string
+
 // StreamAppLogsParams defines parameters for StreamAppLogs.
 type StreamAppLogsParams struct {
 	// Service Only this service; absent: all.
@@ -2526,6 +2656,21 @@ type StreamAppLogsParams struct {
 
 	// Tail So many last lines of each sandbox first.
 	Tail *int64 `form:"tail,omitempty" json:"tail,omitempty"`
+}
+
+// GetAppMetricsParams defines parameters for GetAppMetrics.
+type GetAppMetricsParams struct {
+	// From Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Time of the last value; absent: now.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// Step Seconds between two values, of which there are at most 2,000; absent: so many that there are at most 240.
+	Step *int64 `form:"step,omitempty" json:"step,omitempty"`
+
+	// Service Only this service.
+	Service *string `form:"service,omitempty" json:"service,omitempty"`
 }
 
 // ListAuditParams defines parameters for ListAudit.
@@ -2592,6 +2737,18 @@ type GetContainerLogsParams struct {
 
 	// Limit Most lines of the answer.
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// GetContainerMetricsParams defines parameters for GetContainerMetrics.
+type GetContainerMetricsParams struct {
+	// From Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Time of the last value; absent: now.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// Step Seconds between two values, of which there are at most 2,000; absent: so many that there are at most 240.
+	Step *int64 `form:"step,omitempty" json:"step,omitempty"`
 }
 
 // ListDeploymentsParams defines parameters for ListDeployments.
@@ -3077,10 +3234,20 @@ type ClientInterface interface {
 	// Corresponds with GET /apps/{app} (the `GetApp` operationId).
 	GetApp(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// SearchAppLogs Search the kept output of an app's processes
+	//
+	// Corresponds with GET /apps/{app}/logs (the `SearchAppLogs` operationId).
+	SearchAppLogs(ctx context.Context, app string, params *SearchAppLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// StreamAppLogs Follow the output of an app's processes, as server-sent events
 	//
 	// Corresponds with GET /apps/{app}/logs/stream (the `StreamAppLogs` operationId).
 	StreamAppLogs(ctx context.Context, app string, params *StreamAppLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetAppMetrics Read the history of what an app uses and serves
+	//
+	// Corresponds with GET /apps/{app}/metrics (the `GetAppMetrics` operationId).
+	GetAppMetrics(ctx context.Context, app string, params *GetAppMetricsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListAudit List the calls that changed something in the project, and refused ones
 	//
@@ -3101,6 +3268,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
 	GetContainerLogs(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetContainerMetrics Read the history of what a container used
+	//
+	// Corresponds with GET /containers/{id}/metrics (the `GetContainerMetrics` operationId).
+	GetContainerMetrics(ctx context.Context, id string, params *GetContainerMetricsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetContainerStats Read what a running container uses
 	//
@@ -3762,11 +3934,41 @@ func (c *Client) GetApp(ctx context.Context, app string, reqEditors ...RequestEd
 	return c.Client.Do(req)
 }
 
+// SearchAppLogs Search the kept output of an app's processes
+//
+// Corresponds with GET /apps/{app}/logs (the `SearchAppLogs` operationId).
+func (c *Client) SearchAppLogs(ctx context.Context, app string, params *SearchAppLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSearchAppLogsRequest(c.Server, app, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // StreamAppLogs Follow the output of an app's processes, as server-sent events
 //
 // Corresponds with GET /apps/{app}/logs/stream (the `StreamAppLogs` operationId).
 func (c *Client) StreamAppLogs(ctx context.Context, app string, params *StreamAppLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewStreamAppLogsRequest(c.Server, app, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetAppMetrics Read the history of what an app uses and serves
+//
+// Corresponds with GET /apps/{app}/metrics (the `GetAppMetrics` operationId).
+func (c *Client) GetAppMetrics(ctx context.Context, app string, params *GetAppMetricsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetAppMetricsRequest(c.Server, app, params)
 	if err != nil {
 		return nil, err
 	}
@@ -3827,6 +4029,21 @@ func (c *Client) GetContainer(ctx context.Context, id string, reqEditors ...Requ
 // Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
 func (c *Client) GetContainerLogs(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetContainerLogsRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetContainerMetrics Read the history of what a container used
+//
+// Corresponds with GET /containers/{id}/metrics (the `GetContainerMetrics` operationId).
+func (c *Client) GetContainerMetrics(ctx context.Context, id string, params *GetContainerMetricsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetContainerMetricsRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -5597,6 +5814,127 @@ func NewGetAppRequest(server string, app string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewSearchAppLogsRequest constructs an http.Request for the SearchAppLogs method
+func NewSearchAppLogsRequest(server string, app string, params *SearchAppLogsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps/%s/logs", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Grep != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "grep", *params.Grep, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Level != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "level", *params.Level, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Service != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "service", *params.Service, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Until != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "until", *params.Until, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewStreamAppLogsRequest constructs an http.Request for the StreamAppLogs method
 func NewStreamAppLogsRequest(server string, app string, params *StreamAppLogsParams) (*http.Request, error) {
 	var err error
@@ -5647,6 +5985,103 @@ func NewStreamAppLogsRequest(server string, app string, params *StreamAppLogsPar
 		if params.Tail != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "tail", *params.Tail, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetAppMetricsRequest constructs an http.Request for the GetAppMetrics method
+func NewGetAppMetricsRequest(server string, app string, params *GetAppMetricsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps/%s/metrics", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.From != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "from", *params.From, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.To != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "to", *params.To, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Step != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "step", *params.Step, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Service != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "service", *params.Service, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -6018,6 +6453,91 @@ func NewGetContainerLogsRequest(server string, id string, params *GetContainerLo
 		if params.Limit != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetContainerMetricsRequest constructs an http.Request for the GetContainerMetrics method
+func NewGetContainerMetricsRequest(server string, id string, params *GetContainerMetricsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/containers/%s/metrics", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.From != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "from", *params.From, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.To != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "to", *params.To, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Step != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "step", *params.Step, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -10463,12 +10983,26 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /apps/{app} (the `GetApp` operationId).
 	GetAppWithResponse(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*GetAppResponse, error)
 
+	// SearchAppLogsWithResponse Search the kept output of an app's processes
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /apps/{app}/logs (the `SearchAppLogs` operationId).
+	SearchAppLogsWithResponse(ctx context.Context, app string, params *SearchAppLogsParams, reqEditors ...RequestEditorFn) (*SearchAppLogsResponse, error)
+
 	// StreamAppLogsWithResponse Follow the output of an app's processes, as server-sent events
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /apps/{app}/logs/stream (the `StreamAppLogs` operationId).
 	StreamAppLogsWithResponse(ctx context.Context, app string, params *StreamAppLogsParams, reqEditors ...RequestEditorFn) (*StreamAppLogsResponse, error)
+
+	// GetAppMetricsWithResponse Read the history of what an app uses and serves
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /apps/{app}/metrics (the `GetAppMetrics` operationId).
+	GetAppMetricsWithResponse(ctx context.Context, app string, params *GetAppMetricsParams, reqEditors ...RequestEditorFn) (*GetAppMetricsResponse, error)
 
 	// ListAuditWithResponse List the calls that changed something in the project, and refused ones
 	//
@@ -10497,6 +11031,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
 	GetContainerLogsWithResponse(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*GetContainerLogsResponse, error)
+
+	// GetContainerMetricsWithResponse Read the history of what a container used
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /containers/{id}/metrics (the `GetContainerMetrics` operationId).
+	GetContainerMetricsWithResponse(ctx context.Context, id string, params *GetContainerMetricsParams, reqEditors ...RequestEditorFn) (*GetContainerMetricsResponse, error)
 
 	// GetContainerStatsWithResponse Read what a running container uses
 	//
@@ -11358,6 +11899,61 @@ func (r GetAppResponse) ContentType() string {
 	return ""
 }
 
+type SearchAppLogsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AppLogs
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SearchAppLogsResponse) GetJSON200() *AppLogs {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r SearchAppLogsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SearchAppLogsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SearchAppLogsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SearchAppLogsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SearchAppLogsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SearchAppLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type StreamAppLogsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -11400,6 +11996,61 @@ func (r StreamAppLogsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r StreamAppLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetAppMetricsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MetricHistory
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetAppMetricsResponse) GetJSON200() *MetricHistory {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetAppMetricsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetAppMetricsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetAppMetricsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetAppMetricsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetAppMetricsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetAppMetricsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11620,6 +12271,61 @@ func (r GetContainerLogsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetContainerLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetContainerMetricsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MetricHistory
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetContainerMetricsResponse) GetJSON200() *MetricHistory {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetContainerMetricsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetContainerMetricsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetContainerMetricsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetContainerMetricsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetContainerMetricsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetContainerMetricsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -16223,6 +16929,19 @@ func (c *ClientWithResponses) GetAppWithResponse(ctx context.Context, app string
 	return ParseGetAppResponse(rsp)
 }
 
+// SearchAppLogsWithResponse Search the kept output of an app's processes
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /apps/{app}/logs (the `SearchAppLogs` operationId).
+func (c *ClientWithResponses) SearchAppLogsWithResponse(ctx context.Context, app string, params *SearchAppLogsParams, reqEditors ...RequestEditorFn) (*SearchAppLogsResponse, error) {
+	rsp, err := c.SearchAppLogs(ctx, app, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSearchAppLogsResponse(rsp)
+}
+
 // StreamAppLogsWithResponse Follow the output of an app's processes, as server-sent events
 //
 // Returns a wrapper object for the known response body format(s).
@@ -16234,6 +16953,19 @@ func (c *ClientWithResponses) StreamAppLogsWithResponse(ctx context.Context, app
 		return nil, err
 	}
 	return ParseStreamAppLogsResponse(rsp)
+}
+
+// GetAppMetricsWithResponse Read the history of what an app uses and serves
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /apps/{app}/metrics (the `GetAppMetrics` operationId).
+func (c *ClientWithResponses) GetAppMetricsWithResponse(ctx context.Context, app string, params *GetAppMetricsParams, reqEditors ...RequestEditorFn) (*GetAppMetricsResponse, error) {
+	rsp, err := c.GetAppMetrics(ctx, app, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetAppMetricsResponse(rsp)
 }
 
 // ListAuditWithResponse List the calls that changed something in the project, and refused ones
@@ -16286,6 +17018,19 @@ func (c *ClientWithResponses) GetContainerLogsWithResponse(ctx context.Context, 
 		return nil, err
 	}
 	return ParseGetContainerLogsResponse(rsp)
+}
+
+// GetContainerMetricsWithResponse Read the history of what a container used
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /containers/{id}/metrics (the `GetContainerMetrics` operationId).
+func (c *ClientWithResponses) GetContainerMetricsWithResponse(ctx context.Context, id string, params *GetContainerMetricsParams, reqEditors ...RequestEditorFn) (*GetContainerMetricsResponse, error) {
+	rsp, err := c.GetContainerMetrics(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetContainerMetricsResponse(rsp)
 }
 
 // GetContainerStatsWithResponse Read what a running container uses
@@ -17765,6 +18510,49 @@ func ParseGetAppResponse(rsp *http.Response) (*GetAppResponse, error) {
 	return response, nil
 }
 
+// ParseSearchAppLogsResponse parses an HTTP response from a SearchAppLogsWithResponse call
+func ParseSearchAppLogsResponse(rsp *http.Response) (*SearchAppLogsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SearchAppLogsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AppLogs
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
 // ParseStreamAppLogsResponse parses an HTTP response from a StreamAppLogsWithResponse call
 func ParseStreamAppLogsResponse(rsp *http.Response) (*StreamAppLogsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -17779,6 +18567,49 @@ func ParseStreamAppLogsResponse(rsp *http.Response) (*StreamAppLogsResponse, err
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetAppMetricsResponse parses an HTTP response from a GetAppMetricsWithResponse call
+func ParseGetAppMetricsResponse(rsp *http.Response) (*GetAppMetricsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetAppMetricsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MetricHistory
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
 		var dest Problem
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -17946,6 +18777,49 @@ func ParseGetContainerLogsResponse(rsp *http.Response) (*GetContainerLogsRespons
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest LogPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetContainerMetricsResponse parses an HTTP response from a GetContainerMetricsWithResponse call
+func ParseGetContainerMetricsResponse(rsp *http.Response) (*GetContainerMetricsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetContainerMetricsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MetricHistory
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -38,6 +38,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/apps/{app}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Search the kept output of an app's processes */
+        get: operations["search-app-logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/apps/{app}/logs/stream": {
         parameters: {
             query?: never;
@@ -47,6 +64,23 @@ export interface paths {
         };
         /** Follow the output of an app's processes, as server-sent events */
         get: operations["stream-app-logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/apps/{app}/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read the history of what an app uses and serves */
+        get: operations["get-app-metrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -115,6 +149,23 @@ export interface paths {
         };
         /** Get what the main process of a container printed */
         get: operations["get-container-logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/containers/{id}/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read the history of what a container used */
+        get: operations["get-container-metrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1273,6 +1324,42 @@ export interface components {
             /** @description Apps by name. */
             apps: components["schemas"]["App"][];
         };
+        AppLogLine: {
+            /**
+             * Format: date-time
+             * @description Time of the line.
+             */
+            at: string;
+            /** @description Id of its sandbox. */
+            container?: string;
+            /** @description Level that the line says: trace, debug, info, warn, error, fatal. */
+            level?: string;
+            /**
+             * Format: int64
+             * @description So much of the log right before the line is gone: a log keeps its end.
+             */
+            missed_bytes?: number;
+            /** @description Service of the app. */
+            service?: string;
+            /**
+             * @description Where it was printed.
+             * @enum {string}
+             */
+            stream: "stdout" | "stderr";
+            /** @description The line. Bytes that are not UTF-8 are replaced. */
+            text: string;
+            /**
+             * Format: int64
+             * @description Number of the app's version.
+             */
+            version?: number;
+        };
+        AppLogs: {
+            /** @description The last lines that match, ordered by time. */
+            lines: components["schemas"]["AppLogLine"][];
+            /** @description Earlier lines match too: search again with until set to the time of the first one. */
+            more: boolean;
+        };
         AppService: {
             /** @description Problem. */
             message?: string;
@@ -2301,6 +2388,38 @@ export interface components {
              */
             next: number;
         };
+        MetricHistory: {
+            /**
+             * Format: date-time
+             * @description Time of the first values.
+             */
+            from: string;
+            /** @description Metrics that have a value. */
+            series: components["schemas"]["MetricSeries"][];
+            /**
+             * Format: double
+             * @description Seconds between two values.
+             */
+            step_seconds: number;
+        };
+        MetricSeries: {
+            /** @description Of requests the class of their status (2xx; gone: the client left), of latency the quantile (p50, p95, p99). */
+            label?: string;
+            /**
+             * @description What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight.
+             * @example cpu
+             */
+            metric: string;
+            /** @description Service of the app. */
+            service?: string;
+            /**
+             * @description Unit of the values.
+             * @enum {string}
+             */
+            unit: "cores" | "bytes" | "bytes/s" | "requests/s" | "seconds" | "count";
+            /** @description A value for each time; null: there is none. */
+            values: (number | null)[];
+        };
         Metrics: {
             /**
              * Format: int64
@@ -2904,6 +3023,16 @@ export interface components {
              * @description Processes.
              */
             processes: number;
+            /**
+             * Format: int64
+             * @description Bytes that it received over its network since it was connected; absent: not measured.
+             */
+            received_bytes?: number;
+            /**
+             * Format: int64
+             * @description Bytes that it sent.
+             */
+            sent_bytes?: number;
         };
         Step: {
             /**
@@ -3346,6 +3475,8 @@ export interface components {
 export type App = components['schemas']['App'];
 export type AppDetail = components['schemas']['AppDetail'];
 export type AppList = components['schemas']['AppList'];
+export type AppLogLine = components['schemas']['AppLogLine'];
+export type AppLogs = components['schemas']['AppLogs'];
 export type AppService = components['schemas']['AppService'];
 export type AppVersion = components['schemas']['AppVersion'];
 export type AuditPage = components['schemas']['AuditPage'];
@@ -3399,6 +3530,8 @@ export type KeyUse = components['schemas']['KeyUse'];
 export type KindList = components['schemas']['KindList'];
 export type LogLine = components['schemas']['LogLine'];
 export type LogPage = components['schemas']['LogPage'];
+export type MetricHistory = components['schemas']['MetricHistory'];
+export type MetricSeries = components['schemas']['MetricSeries'];
 export type Metrics = components['schemas']['Metrics'];
 export type MountRequest = components['schemas']['MountRequest'];
 export type NewKey = components['schemas']['NewKey'];
@@ -3528,6 +3661,61 @@ export interface operations {
             };
         };
     };
+    "search-app-logs": {
+        parameters: {
+            query?: {
+                /** @description Only lines that match this regular expression (RE2). */
+                grep?: string;
+                /** @description Only lines of this level or a more serious one. A line that says no level counts as info, on stderr as error. */
+                level?: "trace" | "debug" | "info" | "warn" | "error" | "fatal";
+                /** @description Only lines of this service. */
+                service?: string;
+                /** @description Only lines of this time or later. */
+                since?: string;
+                /** @description Only lines before this time. */
+                until?: string;
+                /** @description Most lines of the answer. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the app. */
+                app: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AppLogs"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "stream-app-logs": {
         parameters: {
             query?: {
@@ -3552,6 +3740,57 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-app-metrics": {
+        parameters: {
+            query?: {
+                /** @description Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to. */
+                from?: string;
+                /** @description Time of the last value; absent: now. */
+                to?: string;
+                /** @description Seconds between two values, of which there are at most 2,000; absent: so many that there are at most 240. */
+                step?: number;
+                /** @description Only this service. */
+                service?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the app. */
+                app: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MetricHistory"];
                 };
             };
             /** @description Bad Request */
@@ -3751,6 +3990,55 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LogPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-container-metrics": {
+        parameters: {
+            query?: {
+                /** @description Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to. */
+                from?: string;
+                /** @description Time of the last value; absent: now. */
+                to?: string;
+                /** @description Seconds between two values, of which there are at most 2,000; absent: so many that there are at most 240. */
+                step?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the container. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MetricHistory"];
                 };
             };
             /** @description Bad Request */

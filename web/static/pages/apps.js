@@ -3,6 +3,7 @@ import { html, useEffect, useState } from "../lib.js";
 import { get, stream } from "../api.js";
 import { useData } from "../live.js";
 import { Ago, Badge, Empty, ErrorBox, Facts, Link, Loaded, Log, Page, Search, Table, duration, matches, useLines } from "../parts.js";
+import { AppMetrics, LogSearch } from "./history.js";
 
 const kinds = ["app", "app_version", "deployment", "sandbox_pool", "sandbox", "route"];
 const version = (n) => (n ? "v" + n : "–");
@@ -45,7 +46,8 @@ export function AppPage({ args: [name] }) {
       ${app.services.length ? html`<${Table} label="Services" columns=${["Service", "Version", "Ready", "Problem"]} rows=${app.services.map((s) => ({ key: s.name + s.version, cells: [s.name, version(s.version), `${s.ready} of ${s.wanted}`, s.message || "–"] }))} />`
         : html`<${Empty}><p>No version of the app runs.</p><//>`}
     </section>
-    <section><h2>Log</h2><${AppLog} name=${name} /></section>
+    <section><h2>Metrics</h2><${AppMetrics} name=${name} /></section>
+    <section><h2>Log</h2><${LogSearch} name=${name} services=${[...new Set(app.services.map((s) => s.name))]} /><${AppLog} name=${name} /></section>
     <section><h2>Sandboxes</h2>
       ${app.containers.length ? html`<${Table} label="Sandboxes" columns=${["Sandbox", "Service", "State", "Made"]} rows=${app.containers.map((c) => ({ key: c.id, cells: [html`<${Link} to=${"sandboxes/" + c.id}>${c.id}<//>`, c.service || "–", html`<${Badge} state=${c.state} /> ${c.reason || ""}`, html`<${Ago} at=${c.created_at} />`] }))} />` : html`<${Empty}><p>It has no sandboxes.</p><//>`}
     </section>

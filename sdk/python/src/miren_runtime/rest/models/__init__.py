@@ -3,6 +3,9 @@
 from .app import App
 from .app_detail import AppDetail
 from .app_list import AppList
+from .app_log_line import AppLogLine
+from .app_log_line_stream import AppLogLineStream
+from .app_logs import AppLogs
 from .app_service import AppService
 from .app_version import AppVersion
 from .audit_page import AuditPage
@@ -96,6 +99,9 @@ from .list_sessions_state import ListSessionsState
 from .log_line import LogLine
 from .log_line_stream import LogLineStream
 from .log_page import LogPage
+from .metric_history import MetricHistory
+from .metric_series import MetricSeries
+from .metric_series_unit import MetricSeriesUnit
 from .metrics import Metrics
 from .mount_request import MountRequest
 from .new_key import NewKey
@@ -119,6 +125,7 @@ from .replay_input_body import ReplayInputBody
 from .resize_volume_input_body import ResizeVolumeInputBody
 from .rollback_input_body import RollbackInputBody
 from .running_command import RunningCommand
+from .search_app_logs_level import SearchAppLogsLevel
 from .session import Session
 from .session_labels import SessionLabels
 from .session_mode import SessionMode
@@ -173,6 +180,9 @@ __all__ = (
     "App",
     "AppDetail",
     "AppList",
+    "AppLogLine",
+    "AppLogLineStream",
+    "AppLogs",
     "AppService",
     "AppVersion",
     "AuditPage",
@@ -266,7 +276,10 @@ __all__ = (
     "LogLine",
     "LogLineStream",
     "LogPage",
+    "MetricHistory",
     "Metrics",
+    "MetricSeries",
+    "MetricSeriesUnit",
     "MountRequest",
     "NewKey",
     "NewTemplate",
@@ -289,6 +302,7 @@ __all__ = (
     "ResizeVolumeInputBody",
     "RollbackInputBody",
     "RunningCommand",
+    "SearchAppLogsLevel",
     "Session",
     "SessionLabels",
     "SessionMode",

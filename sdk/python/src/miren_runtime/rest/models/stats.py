@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 from attrs import define as _attrs_define
 
+from ..types import UNSET, Unset
+
 T = TypeVar("T", bound="Stats")
 
 
@@ -19,6 +21,10 @@ class Stats:
     """ Memory. """
     processes: int
     """ Processes. """
+    received_bytes: int | Unset = UNSET
+    """ Bytes that it received over its network since it was connected; absent: not measured. """
+    sent_bytes: int | Unset = UNSET
+    """ Bytes that it sent. """
 
     def to_dict(self) -> dict[str, Any]:
         at = self.at.isoformat()
@@ -28,6 +34,10 @@ class Stats:
         memory_bytes = self.memory_bytes
 
         processes = self.processes
+
+        received_bytes = self.received_bytes
+
+        sent_bytes = self.sent_bytes
 
         field_dict: dict[str, Any] = {}
 
@@ -39,6 +49,10 @@ class Stats:
                 "processes": processes,
             }
         )
+        if received_bytes is not UNSET:
+            field_dict["received_bytes"] = received_bytes
+        if sent_bytes is not UNSET:
+            field_dict["sent_bytes"] = sent_bytes
 
         return field_dict
 
@@ -53,11 +67,17 @@ class Stats:
 
         processes = d.pop("processes")
 
+        received_bytes = d.pop("received_bytes", UNSET)
+
+        sent_bytes = d.pop("sent_bytes", UNSET)
+
         stats = cls(
             at=at,
             cpu_ms=cpu_ms,
             memory_bytes=memory_bytes,
             processes=processes,
+            received_bytes=received_bytes,
+            sent_bytes=sent_bytes,
         )
 
         return stats
