@@ -110,7 +110,7 @@ func initText(name string, plan *stack.Plan, cfg *appconfig.Config) string {
 	fmt.Fprintf(&b, "port = %d\n", port)
 	b.WriteString(`# health_path = "/healthz"    # GET answers below 400 when ready; without this key an accepted connection is enough
 # checks.live = { path = "/live" }    # hung processes are replaced; without this key one that takes connections does not hang
-# replicas = 2
+# replicas = 2    # or scale = { min = 0, max = 5 }, with which the number follows the load
 # cpu = 0.5
 # memory = "512MB"
 `)
