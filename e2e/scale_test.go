@@ -74,7 +74,7 @@ func TestScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b = append(b, "concurrency = 2\nscale = { min = 0, max = 3, idle = \"2s\" }\n"...)
+	b = append(b, "concurrency = 3\nscale = { min = 0, max = 3, idle = \"2s\" }\n"...)
 	if err := os.WriteFile(config, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -87,6 +87,7 @@ func TestScale(t *testing.T) {
 	shared.answers(t, name, "/", "v1")
 	t.Logf("woken after %s", time.Since(began).Round(time.Millisecond))
 
+	steady := shared.watchApp(name)
 	stop := shared.load(name, 8)
 	shared.sandboxesBecome(t, name, 3)
 	failed, all := stop()
@@ -96,6 +97,9 @@ func TestScale(t *testing.T) {
 	t.Logf("%d requests while it grew, %d while it shrank", all, rest)
 	if failed+more > 0 || all == 0 || rest == 0 {
 		t.Errorf("%d of %d requests failed", failed+more, all+rest)
+	}
+	if failed, all := steady(); failed > 0 {
+		t.Errorf("%d of %d requests of a constant load failed", failed, all)
 	}
 
 	echo := shared.openEcho(t, name)
@@ -113,10 +117,14 @@ func TestScale(t *testing.T) {
 	shared.r(t, dir, "app", "deploy", "--app", name)
 	shared.answers(t, name, "/", "v2")
 
-	shared.r(t, "", "app", "scale", "--app", name, "web=2..3")
-	shared.sandboxesBecome(t, name, 2)
-	shared.r(t, "", "app", "scale", "--app", name, "web=1")
-	shared.sandboxesBecome(t, name, 1)
+	g := newGuide(t, shared, "scale")
+	g.words["--app shop"] = "--app " + name
+	g.run("r app scale --app shop", "0..3")
+	g.run("r app scale web=3", "fixed")
+	shared.sandboxesBecome(t, name, 3)
+	g.run("r app scale web=0..5", "0..5")
+	shared.sandboxesBecome(t, name, 0)
+	g.run("r app scale web=default", "0..3")
 	if res := shared.try(t, "", "app", "scale", "--app", name, "web=3..2"); res.Code == 0 || !strings.Contains(res.Stderr, "not below the least") {
 		t.Errorf("bounds that contradict each other: %s", res)
 	}

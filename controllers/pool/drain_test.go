@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -138,5 +139,54 @@ func TestOneThatNeverServedStopsAtOnce(t *testing.T) {
 	f.reconcile()
 	if m := f.members(); len(m.Live) != 1 || m.Live[0].Status.ReadyAt == nil {
 		t.Fatalf("%d live", len(m.Live))
+	}
+}
+
+// mortal is the store of a server that dies with its n-th write: the write happens, and its answer is lost.
+type mortal struct {
+	entity.Store
+	left int
+}
+
+func (m *mortal) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
+	res, err := m.Store.Txn(ctx, req)
+	if m.left--; m.left == 0 {
+		return entity.TxnResult{}, errs.New(errs.Unavailable, "the server is dead")
+	}
+	return res, err
+}
+
+// TestDrainDiesAfterEveryWrite: whichever write of a scale-down is the last of its server, the next one ends it: none in
+// use is stopped, one sandbox stays, and none is made anew.
+func TestDrainDiesAfterEveryWrite(t *testing.T) {
+	for n := 1; ; n++ {
+		f, d := draining(t, 3, &sandbox.Autoscale{Min: 1, Max: 3, Concurrency: 1, Idle: time.Minute})
+		one := int64(1)
+		f.pool.Spec.Autoscaled = &one
+		f.must(entity.UpdateSpec(t.Context(), f.store, f.pool))
+		dying := &mortal{f.rec.Store, n}
+		f.rec.Store = dying
+		for range 20 {
+			f.clock = f.clock.Add(time.Second)
+			_, _ = f.rec.Reconcile(t.Context(), f.pool.ID) // an error is the death of the server
+		}
+		m := f.members()
+		if len(m.Live) != 3 || len(m.Stopping) != 0 || len(sandboxes.Draining(m.Live)) != 2 {
+			t.Fatalf("write %d: with requests %d live, %d draining", n, len(m.Live), len(sandboxes.Draining(m.Live)))
+		}
+		d.inflight = map[schema.ID]int64{}
+		for range 20 {
+			f.clock = f.clock.Add(time.Second)
+			_, _ = f.rec.Reconcile(t.Context(), f.pool.ID)
+		}
+		m = f.members()
+		p, err := entity.Get[sandbox.SandboxPool](t.Context(), f.store, f.pool.ID)
+		f.must(err)
+		if len(m.Live) != 1 || len(m.Stopping) != 2 || p.Status.Created != 3 || m.Live[0].Spec.DrainingAt != nil {
+			t.Fatalf("write %d: %d live, %d stopping, %d made", n, len(m.Live), len(m.Stopping), p.Status.Created)
+		}
+		if dying.left > 0 { // every write was the last one once
+			return
+		}
 	}
 }
