@@ -32,6 +32,8 @@ var titles = map[string]struct{ title, how string }{
 		"REST and by RPC; and what a server in the sandbox sends, through the ingress and straight to a client on the machine."},
 	"deploy": {"Deploy", "One line of `examples/go-http` changed. Ours: upload, build, new sandbox, shift of the traffic, until the ingress answers with the\n" +
 		"new line. Peer: `buildctl build` of the same Dockerfile and change with the same buildkitd and caches: the build alone."},
+	"wake": {"Wake", "`examples/go-http` with `scale = { min = 0 }`, without a sandbox: a request on a new connection, until its answer is read. The\n" +
+		"ingress holds it while the server makes a sandbox from the image."},
 	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peer: a tuned `httputil.ReverseProxy` as a process of its own before the same backend (200 bytes).\n" +
 		"Into a sandbox (`examples/go-http`): the same client, through the ingress and straight to the sandbox's address."},
 }
