@@ -131,6 +131,37 @@ func TestScale(t *testing.T) {
 	shared.r(t, "", "app", "delete", name, "--yes")
 }
 
+// TestWakeOutlivesTheServer: with the server dead, a request for an app that sleeps is held, and answered with the reason
+// when its time is over; one that is held while the server comes back wakes the app.
+func TestWakeOutlivesTheServer(t *testing.T) {
+	t.Parallel()
+	s := own(t, "wake", "--ingress-hold-timeout", "15s")
+	name, dir := "sleeper", copyExample(t, "static-site")
+	write(t, filepath.Join(dir, ".runtime", "app.toml"), "name = \"sleeper\"\n[services.web]\nscale = { min = 0, max = 1, idle = \"1s\" }\n")
+	s.r(t, dir, "app", "deploy", "--app", name)
+	s.sandboxesBecome(t, name, 0)
+	kill(t, s.pid(t, "server"))
+	code, body, err := s.get(name, "/")
+	if err != nil || code != http.StatusServiceUnavailable || !strings.Contains(body, "wakes apps that sleep, does not answer") {
+		t.Errorf("with the server dead: %d %s %v", code, body, err)
+	}
+	type answer struct {
+		code int
+		err  error
+	}
+	held := make(chan answer, 1)
+	go func() {
+		code, _, err := s.get(name, "/")
+		held <- answer{code, err}
+	}()
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-held; a.err != nil || a.code != http.StatusOK {
+		t.Errorf("held while the server came back: %d %v", a.code, a.err)
+	}
+}
+
 // load sends slow requests to an app, so many at a time, until stop is called.
 func (s *server) load(app string, parallel int) (stop func() (failed, all int64)) {
 	var failed, all atomic.Int64
