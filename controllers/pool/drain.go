@@ -6,10 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -35,8 +37,13 @@ type Drainer interface {
 	Inflight(ctx context.Context, version schema.ID) (ingress.Inflight, error)
 }
 
+// Node lists the processes that were executed in a sandbox, beside its main one.
+type Node interface {
+	Processes(ctx context.Context, sid id.Sandbox) ([]sandbox.Process, error)
+}
+
 // shrink brings the live sandboxes of a pool down to wanted. One that the ingress may use is first marked as draining, so
-// that it gets no new requests, and told to stop when its last request has ended. If more are wanted meanwhile, it gets
+// that it gets no new requests, and told to stop when its last request, and what was executed in it, has ended. If more are wanted meanwhile, it gets
 // requests again. shrink returns the operations, and removes the draining ones from m.Live.
 func (r *Reconciler) shrink(ctx context.Context, p *sandbox.SandboxPool, m *sandboxes.Members, wanted int, now time.Time) (ops []entity.Op, again time.Duration, err error) {
 	draining := sandboxes.Draining(m.Live)
@@ -115,18 +122,15 @@ func (r *Reconciler) surplus(ctx context.Context, p *sandbox.SandboxPool, live [
 }
 
 // finished returns those of the draining sandboxes of a pool that can stop, and after how long to ask about the others.
-// A number that follows the load does not end a request: such a sandbox stays until its last one has ended, a WebSocket
-// too. If a user said the number, DrainTimeout bounds the wait.
+// A number that follows the load ends neither a request nor an executed process: such a sandbox stays until the last one
+// has ended, a WebSocket too. If a user said the number, DrainTimeout bounds the wait.
 func (r *Reconciler) finished(ctx context.Context, p *sandbox.SandboxPool, draining []*sandbox.Sandbox, now time.Time) (done []*sandbox.Sandbox, again time.Duration) {
 	if len(draining) == 0 || !r.drains(p) {
 		return draining, 0
 	}
-	limit := r.DrainTimeout
-	switch {
-	case p.Spec.Replicas == 0:
+	limit, bounded := r.DrainTimeout, p.Spec.Autoscale == nil || p.Spec.Replicas == 0
+	if p.Spec.Replicas == 0 {
 		limit = min(limit, lastDrain)
-	case p.Spec.Autoscale != nil:
-		limit = 0
 	}
 	rev := schema.Revision(0)
 	for _, sb := range draining {
@@ -142,17 +146,27 @@ func (r *Reconciler) finished(ctx context.Context, p *sandbox.SandboxPool, drain
 	}
 	for _, sb := range draining {
 		waited := now.Sub(*sb.Spec.DrainingAt)
-		switch {
-		case err == nil && n.Sandboxes[sb.ID] == 0,
-			ingress.Down(err) && waited >= ingressBack, // it has no requests
-			limit > 0 && waited >= limit:
+		unused := err == nil && n.Sandboxes[sb.ID] == 0 || ingress.Down(err) && waited >= ingressBack
+		if bounded && waited >= limit || unused && !r.executes(ask, sb) {
 			done = append(done, sb)
 			continue
 		}
 		again = earlier(again, min(max(waited/10, drainPoll), maxDrainPoll))
-		if limit > 0 {
+		if bounded {
 			again = earlier(again, limit-waited)
 		}
 	}
 	return done, again
+}
+
+// executes reports whether a process that was executed in a sandbox runs, such as a shell, or whether that is not known.
+func (r *Reconciler) executes(ctx context.Context, sb *sandbox.Sandbox) bool {
+	if r.Node == nil {
+		return false
+	}
+	list, err := r.Node.Processes(ctx, sb.GetID())
+	if err != nil {
+		return !errs.Is(err, errs.NotFound)
+	}
+	return slices.ContainsFunc(list, func(p sandbox.Process) bool { return p.ExitCode == nil })
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
@@ -90,6 +91,35 @@ func TestStopsNoneInUse(t *testing.T) {
 	d.inflight = map[schema.ID]int64{}
 	if m := f.after(time.Second); len(m.Live) != 1 || len(m.Stopping) != 2 {
 		t.Fatalf("without requests: %d live, %d stopping", len(m.Live), len(m.Stopping))
+	}
+}
+
+// shells plays the nodes: sandboxes in which a shell runs.
+type shells map[id.Sandbox]bool
+
+func (s shells) Processes(_ context.Context, sid id.Sandbox) ([]sandbox.Process, error) {
+	code := int64(0)
+	list := []sandbox.Process{{ID: "ended", ExitCode: &code}}
+	if s[sid] {
+		list = append(list, sandbox.Process{ID: "shell"})
+	}
+	return list, nil
+}
+
+// TestStopsNoneWithAShell: a process that was executed in a sandbox keeps it.
+func TestStopsNoneWithAShell(t *testing.T) {
+	f, d := draining(t, 2, &sandbox.Autoscale{Min: 0, Max: 2, Concurrency: 1, Idle: time.Minute})
+	d.inflight = nil
+	used := f.members().Live[0].GetID()
+	running := shells{used: true}
+	f.rec.Node = running
+	f.autoscale(0)
+	if m := f.after(time.Hour); len(m.Live) != 1 || m.Live[0].GetID() != used {
+		t.Fatalf("%d live", len(m.Live))
+	}
+	running[used] = false
+	if m := f.after(time.Second); len(m.Live) != 0 {
+		t.Fatalf("the shell has ended: %d live", len(m.Live))
 	}
 }
 

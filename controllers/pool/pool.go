@@ -64,8 +64,9 @@ const (
 type Reconciler struct {
 	Store   entity.Store // within quotas
 	Drainer Drainer      // nil: there is no ingress, and sandboxes stop at once
+	Node    Node         // nil: nothing is executed in sandboxes
 	Logger  *slog.Logger
-	// DrainTimeout bounds the wait for requests to a sandbox that is one too many for a fixed number; 0: none.
+	// DrainTimeout bounds the wait for requests to a sandbox that is one too many for a fixed number.
 	DrainTimeout time.Duration
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time

@@ -170,7 +170,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		(&task.Schedule{Store: c.quotas, Logger: log("task-schedule")}).Controller(),
 		(&task.Runs{Store: c.store, Logger: log("task-run")}).Controller(),
 		(&template.Reconciler{Templates: c.templates}).Controller(),
-		(&pool.Reconciler{Store: c.quotas, Drainer: c.drainer(), DrainTimeout: c.cfg.Ingress.DrainTimeout, Logger: log("pool")}).Controller(),
+		(&pool.Reconciler{Store: c.quotas, Drainer: c.drainer(), Node: c.deps.Sandboxes.Node, DrainTimeout: c.cfg.Ingress.DrainTimeout, Logger: log("pool")}).Controller(),
 		c.autoscaler(log("autoscale")).Controller(),
 		(&pool.Warm{
 			Store: c.store, Informers: c.informers, Templates: c.templates, Demand: c.demand, Logger: log("warm-pool"),
