@@ -58,6 +58,7 @@ type Reconciler struct {
 	mu      sync.Mutex
 	load    map[service]measure
 	history map[schema.ID]*history // by pool
+	asleep  map[schema.ID]int64    // Missed when the pool was last found asleep
 }
 
 // service is a service of a version.
@@ -122,9 +123,21 @@ func (r *Reconciler) follow(ctx context.Context, pools func() []*sandbox.Sandbox
 			}
 		}
 		for _, p := range list {
-			add(p.ID)
+			if !r.sleepsOn(p) {
+				add(p.ID)
+			}
 		}
 	}
+}
+
+// sleepsOn reports whether a pool sleeps and has no request that would wake it, so that many which sleep cost no reads of
+// the store.
+func (r *Reconciler) sleepsOn(p *sandbox.SandboxPool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, known := r.load[service{p.Spec.AppVersion, p.Spec.Service}]
+	missed, asleep := r.asleep[p.ID]
+	return known && asleep && p.Wanted() == 0 && m.Held == 0 && m.InFlight == 0 && m.Missed == missed
 }
 
 // measure asks the ingress for the load, and returns the number of its last wake.
@@ -195,4 +208,5 @@ func (r *Reconciler) forget(pid schema.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.history, pid)
+	delete(r.asleep, pid)
 }

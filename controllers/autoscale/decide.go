@@ -63,6 +63,7 @@ func (r *Reconciler) decide(ctx context.Context, p *sandbox.SandboxPool) (int64,
 		r.history[p.ID] = h
 	}
 	m, known := r.load[service{p.Spec.AppVersion, p.Spec.Service}]
+	delete(r.asleep, p.ID)
 	r.mu.Unlock()
 
 	serves := len(p.Spec.Template.Ports) > 0
@@ -73,6 +74,12 @@ func (r *Reconciler) decide(ctx context.Context, p *sandbox.SandboxPool) (int64,
 	known = known && now.Sub(m.at) <= 2*interval+upWindow
 	if serves && known && want == 0 && auto.Min == 0 && (p.Wanted() == 0 || now.Sub(h.used) >= auto.Idle) {
 		h.wanted = []decision{{now, 0}}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.asleep == nil {
+			r.asleep = map[schema.ID]int64{}
+		}
+		r.asleep[p.ID] = h.missed
 		return 0, nil
 	}
 	if auto.CPU != nil {
