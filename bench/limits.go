@@ -32,6 +32,8 @@ var titles = map[string]struct{ title, how string }{
 		"REST and by RPC; and what a server in the sandbox sends, through the ingress and straight to a client on the machine."},
 	"deploy": {"Deploy", "One line of `examples/go-http` changed. Ours: upload, build, new sandbox, shift of the traffic, until the ingress answers with the\n" +
 		"new line. Peer: `buildctl build` of the same Dockerfile and change with the same buildkitd and caches: the build alone."},
+	"wake": {"Wake", "`examples/go-http` with `scale = { min = 0 }`, without a sandbox: a request on a new connection, until its answer is read. The\n" +
+		"ingress holds it while the server makes a sandbox from the image."},
 	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peer: a tuned `httputil.ReverseProxy` as a process of its own before the same backend (200 bytes).\n" +
 		"Into a sandbox (`examples/go-http`): the same client, through the ingress and straight to the sandbox's address."},
 }
@@ -51,6 +53,8 @@ const (
 		"the two sides have to agree on them first"
 	limitClaim = "processor time: claim and first exec took 12.5 ms of it in gVisor on a busy machine (16 before warm sandboxes executed something ahead), of which 9 are the exec: see *exec through RPC*. " +
 		"Through RPC the server adds 7 to 10: of one claim of 9.1 ms the transaction had 3.2, asking containerd for the sandbox's limits 1.8, the agent 2.1, the firewall 0.9, two reads of projects 0.6"
+	limitWake = "the start of a sandbox from its image: of 334 ms (busy machine) the request was seen and written within 45, scheduled in 7, the agent had connected after 239, the process was known to run " +
+		"after 16, and was ready after 25. A snapshot would not be faster for a program that starts as fast: see *resume*"
 	limitHop = "two cores that client, ingress and sandbox share: with many connections they are busy on both sides, so what the ingress uses is missing elsewhere. " +
 		"Behind it a request also costs the sandbox itself 3 to 25 % more CPU time (rows above; longer head, fewer requests per wake-up). " +
 		"With one connection it is the way: two more switches between processes"
@@ -58,6 +62,8 @@ const (
 
 // limits explain why a figure falls short, as found by measuring its parts.
 var limits = map[string]string{
+	"wake, p50": limitWake,
+	"wake, p99": limitWake,
 	"puts, 1 client": "with one client nothing is batched: a put is two round trips to PostgreSQL (load under the counter's lock, then write and commit), each a " +
 		"switch between processes, and one fdatasync. Of about 0.6 ms the statements are 0.2, the second trip 0.1, the flush 0.2. etcd does its own flush in its own process",
 	"watch latency, 64 clients, 1000 puts/s, p99": "not known: 0.50× in the run of the day before on another machine; p99 depends on the slowest commits",

@@ -33,6 +33,7 @@ var areas = []struct {
 	{"agents", "claims, snapshots, forks, bursts and files of sandboxes, against runsc and cp", benchAgents},
 	{"faces", "commands and streams by REST, E2B, MCP, SSH and previews against RPC", benchFaces},
 	{"deploy", "warm redeploy against buildctl", benchDeploy},
+	{"wake", "first request for an app that sleeps", benchWake},
 	{"ingress", "requests against httputil.ReverseProxy and the sandbox itself", benchIngress},
 }
 

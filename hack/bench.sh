@@ -2,7 +2,7 @@
 # Measures runtime against its peers (see bench/) and prints one table of ratios.
 #
 #   hack/bench.sh                       everything; the table goes to docs/benchmarks.md too
-#   hack/bench.sh store rpc             only these: cli store rpc disks recovery diskstate logs memory sandbox agents faces deploy ingress
+#   hack/bench.sh store rpc             only these: cli store rpc disks recovery diskstate logs memory sandbox agents faces deploy wake ingress
 #   hack/bench.sh --quick ingress       fewer, shorter rounds: to see that it works
 #   hack/bench.sh --json - store        results as JSON
 #   hack/bench.sh --profile DIR store   with CPU profiles of our side

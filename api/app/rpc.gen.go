@@ -159,6 +159,8 @@ type ScaleRequest struct {
 	Set map[string]int64 `cbor:"3,keyasint,omitempty" json:"set,omitempty"`
 	// Services that have as many as their source asks for again.
 	Reset []string `cbor:"4,keyasint,omitempty" json:"reset,omitempty"`
+	// Services whose number follows the load within these bounds.
+	Bounds []ScaleBounds `cbor:"5,keyasint,omitempty" json:"bounds,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -176,6 +178,9 @@ func (x *ScaleRequest) ValidateFields(v *schema.Validator) {
 	v.Required("app", x.App != "")
 	for k := range x.Set {
 		v.MapKey("set", k)
+	}
+	for i := range x.Bounds {
+		v.InElem("bounds", i, &x.Bounds[i])
 	}
 }
 

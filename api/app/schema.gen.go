@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -553,6 +554,8 @@ type Service struct {
 	// Sandboxes of it that the source asks for; spec.scale of the app comes before it.
 	// (default 1)
 	Replicas int64 `cbor:"4,keyasint" json:"replicas"`
+	// Bounds and targets within which the number follows the load; absent: replicas holds.
+	Autoscale *sandbox.Autoscale `cbor:"15,keyasint,omitempty" json:"autoscale,omitempty"`
 	// HTTP path that answers below 400 when ready; absent: a TCP connection is enough.
 	HealthPath string `cbor:"5,keyasint,omitempty" json:"health_path,omitempty"`
 	// Time until it must be ready. (default 1m0s)
@@ -619,6 +622,9 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 	}
 	schema.CheckMin(v, "replicas", x.Replicas, 0)
 	schema.CheckMax(v, "replicas", x.Replicas, 1000)
+	if x.Autoscale != nil {
+		v.In("autoscale", x.Autoscale)
+	}
 	schema.CheckMin(v, "health_deadline", x.HealthDeadline, 1*time.Second)
 	if x.Live != nil {
 		v.In("live", x.Live)
@@ -636,6 +642,40 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 	for i := range x.Volumes {
 		v.InElem("volumes", i, &x.Volumes[i])
 	}
+}
+
+// ScaleBounds: Bounds of the number of sandboxes of a service that a user set.
+type ScaleBounds struct {
+	// The service.
+	Service string `cbor:"1,keyasint" json:"service" schema:"required"`
+	// Least sandboxes; 0: it sleeps without requests.
+	Min int64 `cbor:"2,keyasint" json:"min" schema:"required"`
+	// Most sandboxes.
+	Max int64 `cbor:"3,keyasint" json:"max" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ScaleBounds) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ScaleBounds) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+var patternScaleBoundsService = regexp.MustCompile("^[a-z][a-z0-9-]{0,31}$")
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ScaleBounds) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ScaleBounds) ValidateFields(v *schema.Validator) {
+	v.Required("service", x.Service != "")
+	if x.Service != "" {
+		v.Pattern("service", x.Service, patternScaleBoundsService)
+	}
+	schema.CheckMin(v, "min", x.Min, 0)
+	schema.CheckMax(v, "min", x.Min, 1000)
+	schema.CheckMin(v, "max", x.Max, 1)
+	schema.CheckMax(v, "max", x.Max, 1000)
 }
 
 // Network: What the sandboxes of an app reach, and which apps reach them.
@@ -985,6 +1025,9 @@ type AppSpec struct {
 	// Sandboxes by service, of every version; a service without an entry has as many as its
 	// source asks for.
 	Scale map[string]int64 `cbor:"4,keyasint,omitempty" json:"scale,omitempty"`
+	// Bounds of services whose number follows the load, of every version; scale comes before
+	// them.
+	Bounds []ScaleBounds `cbor:"6,keyasint,omitempty" json:"bounds,omitempty"`
 	// Its requests are answered by the ingress with a page; absent: they are not.
 	Maintenance *Maintenance `cbor:"5,keyasint,omitempty" json:"maintenance,omitempty"`
 	// Number of the newest version. (default 0)
@@ -1028,6 +1071,9 @@ func (x *AppSpec) ValidateFields(v *schema.Validator) {
 	}
 	for k := range x.Scale {
 		v.MapKey("scale", k)
+	}
+	for i := range x.Bounds {
+		v.InElem("bounds", i, &x.Bounds[i])
 	}
 	if x.Maintenance != nil {
 		v.In("maintenance", x.Maintenance)
@@ -1083,6 +1129,7 @@ const (
 	AppAttrEnv              = "spec.env"
 	AppAttrSecrets          = "spec.secrets"
 	AppAttrScale            = "spec.scale"
+	AppAttrBounds           = "spec.bounds"
 	AppAttrMaintenance      = "spec.maintenance"
 	AppAttrVersionCounter   = "spec.version_counter"
 	AppAttrTraffic          = "status.traffic"
@@ -1159,6 +1206,7 @@ var AppKind = &schema.Kind{
 		{Path: "spec.env", Number: 1, Type: "map of string", Doc: "Environment variables of every service from the next deployment on."},
 		{Path: "spec.secrets", Number: 2, Type: "map of secret", Doc: "Secret environment variables."},
 		{Path: "spec.scale", Number: 4, Type: "map of int", Doc: "Sandboxes by service, of every version; a service without an entry has as many as its source asks for."},
+		{Path: "spec.bounds", Number: 6, Type: "list of component scale_bounds", Doc: "Bounds of services whose number follows the load, of every version; scale comes before them."},
 		{Path: "spec.maintenance", Number: 5, Type: "component maintenance", Doc: "Its requests are answered by the ingress with a page; absent: they are not."},
 		{Path: "spec.version_counter", Number: 3, Type: "int", Doc: "Number of the newest version.", Default: "0"},
 		{Path: "status.traffic", Number: 4, Type: "list of component traffic_share", Doc: "The versions that serve, the active one first; empty: none does."},

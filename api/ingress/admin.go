@@ -6,6 +6,7 @@
 //	GET /status                         Status
 //	GET /inflight?version=ID            Inflight; without version: of all
 //	GET /activity?sandbox=ID            Activity
+//	GET /load?seen=N&wait=1s            Load, after wait or when a service with no sandbox gets a request
 //	GET /synced?revision=N&wait=10s     Status, when the table has revision N; 504 if not within wait
 //	GET /metrics                        metrics in the text format of Prometheus
 //
@@ -68,6 +69,26 @@ type Activity struct {
 	Idle     time.Duration `json:"idle"`     // since the last one ended, or the ingress started, in nanoseconds
 }
 
+// Load is the requests for services of the versions that serve.
+type Load struct {
+	PID      int           `json:"pid"`
+	Over     time.Duration `json:"over"`  // time over which InFlight is averaged, in nanoseconds
+	Wakes    int64         `json:"wakes"` // how often a request began to wait for a service for which none did
+	Services []ServiceLoad `json:"services"`
+}
+
+// ServiceLoad is the requests for a service of a version. Requests and Missed count from the start of the ingress, or the
+// time from which the version serves.
+type ServiceLoad struct {
+	App      schema.ID `json:"app"`
+	Service  string    `json:"service"`
+	Version  schema.ID `json:"version"`
+	InFlight float64   `json:"in_flight"` // mean number of requests that sandboxes worked on, tunnels and streams included
+	Requests int64     `json:"requests"`  // that were sent to a sandbox
+	Held     int64     `json:"held"`      // that wait for a sandbox now
+	Missed   int64     `json:"missed"`    // that drew the version and were sent to another, since it had no sandbox
+}
+
 // Error is the body of a failed call.
 type Error struct {
 	Class   errs.Class `json:"class"`
@@ -97,6 +118,11 @@ func (c Client) Inflight(ctx context.Context, version schema.ID) (Inflight, erro
 // Activity says how much a sandbox is used by its previews.
 func (c Client) Activity(ctx context.Context, sandbox schema.ID) (Activity, error) {
 	return get[Activity](ctx, c, "/activity", url.Values{"sandbox": {string(sandbox)}})
+}
+
+// Load measures the load for the time wait, or until Wakes is not seen.
+func (c Client) Load(ctx context.Context, seen int64, wait time.Duration) (Load, error) {
+	return get[Load](ctx, c, "/load", url.Values{"seen": {strconv.FormatInt(seen, 10)}, "wait": {wait.String()}})
 }
 
 // Synced waits until the table includes every change up to revision, or ctx

@@ -17,6 +17,17 @@ const (
 	MaxPort = 65535
 	// MaxReplicas: Most sandboxes of one pool.
 	MaxReplicas = 1000
+	// DefaultConcurrency: Requests in flight per sandbox at which a service that scales by
+	// itself gets another one.
+	DefaultConcurrency = 50
+	// MaxConcurrency: Highest concurrency.
+	MaxConcurrency = 100000
+	// MinScaleIdle: Shortest idle time of a scale.
+	MinScaleIdle = 1 * time.Second
+	// MaxScaleIdle: Longest idle time of a scale.
+	MaxScaleIdle = 24 * time.Hour
+	// DefaultScaleIdle: Time without a request after which a service sleeps.
+	DefaultScaleIdle = 5 * time.Minute
 	// MinDeadline: Shortest time in which a probe must succeed first.
 	MinDeadline = 1 * time.Second
 	// DefaultDeadline: Time in which a probe must succeed first.
@@ -621,6 +632,64 @@ func (x *Probe) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "interval", x.Interval, 10*time.Millisecond)
 	schema.CheckMin(v, "timeout", x.Timeout, 10*time.Millisecond)
 	schema.CheckMin(v, "deadline", x.Deadline, 1*time.Second)
+}
+
+// Autoscale: Bounds and targets of a number of sandboxes that follows the load.
+type Autoscale struct {
+	// Least sandboxes; 0: it sleeps without requests, and a request wakes it. (default 1)
+	Min int64 `cbor:"1,keyasint" json:"min"`
+	// Most sandboxes.
+	Max int64 `cbor:"2,keyasint" json:"max" schema:"required"`
+	// Requests in flight per sandbox that are aimed at; more of them add a sandbox. (default
+	// 50)
+	Concurrency int64 `cbor:"3,keyasint" json:"concurrency"`
+	// Time without a request after which it sleeps, and with less load after which it has
+	// fewer sandboxes (one minute at most). (default 5m0s)
+	Idle time.Duration `cbor:"4,keyasint" json:"idle"`
+	// Share of its CPU that a sandbox uses on average that is aimed at; absent: CPU does not
+	// count. (unit: percent)
+	CPU *int64 `cbor:"5,keyasint,omitempty" json:"cpu,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Autoscale) SetDefaults() {
+	x.Min = 1
+	x.Concurrency = 50
+	x.Idle = 5 * time.Minute
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Autoscale) UnmarshalCBOR(b []byte) error {
+	type plain Autoscale
+	*x = Autoscale{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Autoscale) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Autoscale) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Autoscale) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Autoscale) ValidateFields(v *schema.Validator) {
+	schema.CheckMin(v, "min", x.Min, 0)
+	schema.CheckMax(v, "min", x.Min, 1000)
+	schema.CheckMin(v, "max", x.Max, 1)
+	schema.CheckMax(v, "max", x.Max, 1000)
+	schema.CheckMin(v, "concurrency", x.Concurrency, 1)
+	schema.CheckMax(v, "concurrency", x.Concurrency, 100000)
+	schema.CheckMin(v, "idle", x.Idle, 1*time.Second)
+	schema.CheckMax(v, "idle", x.Idle, 24*time.Hour)
+	if x.CPU != nil {
+		schema.CheckMin(v, "cpu", *x.CPU, 1)
+		schema.CheckMax(v, "cpu", *x.CPU, 100)
+	}
 }
 
 // Liveness: Check that finds a hung process of a sandbox. It counts from its first
@@ -2034,8 +2103,13 @@ type SandboxPoolSpec struct {
 	Service string `cbor:"3,keyasint,omitempty" json:"service,omitempty"`
 	// State. (default active)
 	State PoolState `cbor:"6,keyasint" json:"state"`
-	// Sandboxes wanted; 0: it is scaled to zero. (default 1)
+	// Sandboxes wanted; with autoscale the most of them. (default 1)
 	Replicas int64 `cbor:"4,keyasint" json:"replicas"`
+	// Bounds and targets within which the number follows the load; absent: the number is
+	// fixed.
+	Autoscale *Autoscale `cbor:"7,keyasint,omitempty" json:"autoscale,omitempty"`
+	// With autoscale: sandboxes that the load wants; absent: not decided yet.
+	Autoscaled *int64 `cbor:"8,keyasint,omitempty" json:"autoscaled,omitempty"`
 	// Template of its sandboxes.
 	Template SandboxTemplate `cbor:"5,keyasint" json:"template" schema:"required"`
 }
@@ -2076,6 +2150,13 @@ func (x *SandboxPoolSpec) ValidateFields(v *schema.Validator) {
 	schema.CheckEnum(v, "state", x.State)
 	schema.CheckMin(v, "replicas", x.Replicas, 0)
 	schema.CheckMax(v, "replicas", x.Replicas, 1000)
+	if x.Autoscale != nil {
+		v.In("autoscale", x.Autoscale)
+	}
+	if x.Autoscaled != nil {
+		schema.CheckMin(v, "autoscaled", *x.Autoscaled, 0)
+		schema.CheckMax(v, "autoscaled", *x.Autoscaled, 1000)
+	}
 	v.In("template", &x.Template)
 }
 
@@ -2137,6 +2218,8 @@ const (
 	SandboxPoolAttrService    = "spec.service"
 	SandboxPoolAttrState      = "spec.state"
 	SandboxPoolAttrReplicas   = "spec.replicas"
+	SandboxPoolAttrAutoscale  = "spec.autoscale"
+	SandboxPoolAttrAutoscaled = "spec.autoscaled"
 	SandboxPoolAttrTemplate   = "spec.template"
 	SandboxPoolAttrTotal      = "status.total"
 	SandboxPoolAttrReady      = "status.ready"
@@ -2213,7 +2296,9 @@ var SandboxPoolKind = &schema.Kind{
 		{Path: "spec.app_version", Number: 2, Type: "ref app_version", Doc: "The version it runs.", Indexed: true},
 		{Path: "spec.service", Number: 3, Type: "string", Doc: "The service of the app."},
 		{Path: "spec.state", Number: 6, Type: "enum pool_state", Doc: "State.", Default: "active", Choices: []string{"active", "draining", "retired"}},
-		{Path: "spec.replicas", Number: 4, Type: "int", Doc: "Sandboxes wanted; 0: it is scaled to zero.", Default: "1"},
+		{Path: "spec.replicas", Number: 4, Type: "int", Doc: "Sandboxes wanted; with autoscale the most of them.", Default: "1"},
+		{Path: "spec.autoscale", Number: 7, Type: "component autoscale", Doc: "Bounds and targets within which the number follows the load; absent: the number is fixed."},
+		{Path: "spec.autoscaled", Number: 8, Type: "int", Doc: "With autoscale: sandboxes that the load wants; absent: not decided yet."},
 		{Path: "spec.template", Number: 5, Type: "component sandbox_template", Doc: "Template of its sandboxes.", Required: true},
 		{Path: "status.total", Number: 1, Type: "int", Doc: "Sandboxes that have not ended.", Default: "0"},
 		{Path: "status.ready", Number: 2, Type: "int", Doc: "Sandboxes whose probe passes.", Default: "0"},
@@ -2290,6 +2375,9 @@ type SandboxSpec struct {
 	IdleTimeout *time.Duration `cbor:"18,keyasint,omitempty" json:"idle_timeout,omitempty"`
 	// What happens after the idle time. (default stop)
 	OnIdle IdleAction `cbor:"19,keyasint" json:"on_idle"`
+	// Time since which the ingress sends it no new requests, since its pool has too many;
+	// absent: it gets them.
+	DrainingAt *time.Time `cbor:"23,keyasint,omitempty" json:"draining_at,omitempty"`
 	// What it is made of, with what its claim added.
 	Template SandboxTemplate `cbor:"9,keyasint" json:"template" schema:"required"`
 	// The version of a template that it was made of.
@@ -2489,6 +2577,7 @@ const (
 	SandboxAttrResumeTTL       = "spec.resume_ttl"
 	SandboxAttrIdleTimeout     = "spec.idle_timeout"
 	SandboxAttrOnIdle          = "spec.on_idle"
+	SandboxAttrDrainingAt      = "spec.draining_at"
 	SandboxAttrTemplate        = "spec.template"
 	SandboxAttrTemplateVersion = "spec.template_version"
 	SandboxAttrWarmPool        = "spec.warm_pool"
@@ -2619,6 +2708,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.resume_ttl", Number: 21, Type: "duration", Doc: "When its ttl has run out it is paused, and has this one from each resume on; absent: it ends."},
 		{Path: "spec.idle_timeout", Number: 18, Type: "duration", Doc: "Idle time: without a process that was executed, a connection or an open file for this long, on_idle happens; absent: never."},
 		{Path: "spec.on_idle", Number: 19, Type: "enum idle_action", Doc: "What happens after the idle time.", Default: "stop", Choices: []string{"stop", "pause"}},
+		{Path: "spec.draining_at", Number: 23, Type: "time", Doc: "Time since which the ingress sends it no new requests, since its pool has too many; absent: it gets them."},
 		{Path: "spec.template", Number: 9, Type: "component sandbox_template", Doc: "What it is made of, with what its claim added.", Required: true},
 		{Path: "spec.template_version", Number: 10, Type: "ref template_version", Doc: "The version of a template that it was made of.", Indexed: true},
 		{Path: "spec.warm_pool", Number: 11, Type: "ref warm_pool", Doc: "The pool in which it waits to be claimed; absent from its claim on.", Indexed: true},

@@ -172,7 +172,7 @@ func (a *initial) text() string {
 		fmt.Fprintf(&b, "health_path = %q    # GET answers below 400 when ready\n", a.health)
 	}
 	b.WriteString(`# checks.live = { path = "/live" }    # hung processes are replaced; without this key one that takes connections does not hang
-# replicas = 2
+# replicas = 2    # or scale = { min = 0, max = 5 }, with which the number follows the load
 # cpu = 0.5
 # memory = "512MB"
 `)

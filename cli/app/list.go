@@ -107,7 +107,7 @@ func summaries(ctx context.Context, e *command.Env) ([]*summary, error) {
 		for _, p := range pools {
 			if p.Spec.AppVersion != "" && a.Status.Serves(p.Spec.AppVersion) {
 				ready += p.Status.Ready
-				want += p.Spec.Replicas
+				want += p.Wanted()
 			}
 		}
 		s.Serving = strconv.FormatInt(ready, 10) + "/" + strconv.FormatInt(want, 10)

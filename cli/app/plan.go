@@ -164,6 +164,8 @@ type planService struct {
 	Port           *int64            `json:"port,omitempty"`
 	Protocol       string            `json:"protocol,omitempty"`
 	Replicas       *int64            `json:"replicas,omitempty"`
+	Scale          *planScale        `json:"scale,omitempty"`
+	Concurrency    *int64            `json:"concurrency,omitempty"`
 	HealthPath     string            `json:"health_path,omitempty"`
 	HealthDeadline string            `json:"health_deadline,omitempty"`
 	Live           *planLive         `json:"live,omitempty"`
@@ -180,6 +182,13 @@ type planVolume struct {
 	Path      string `json:"path"`
 	SizeBytes *int64 `json:"size_bytes,omitempty"`
 	ReadOnly  bool   `json:"read_only"`
+}
+
+type planScale struct {
+	Min  *int64 `json:"min,omitempty"`
+	Max  *int64 `json:"max,omitempty"`
+	Idle string `json:"idle,omitempty"`
+	CPU  *int64 `json:"cpu,omitempty"`
 }
 
 type planLive struct {
@@ -201,8 +210,12 @@ func planServices(services []appconfig.Service) []planService {
 		if c := s.Live; c != nil {
 			live = &planLive{Off: c.Off, Path: c.Path, Interval: text(c.Interval), Timeout: text(c.Timeout), Failures: c.Failures}
 		}
+		var scale *planScale
+		if c := s.Scale; c != nil {
+			scale = &planScale{Min: c.Min, Max: c.Max, Idle: text(c.Idle), CPU: c.CPU}
+		}
 		list = append(list, planService{
-			Live: live,
+			Live: live, Scale: scale, Concurrency: s.Concurrency,
 			Name: s.Name, Command: s.Command, Port: s.Port, Protocol: s.Protocol, Replicas: s.Replicas, HealthPath: s.HealthPath, HealthDeadline: text(s.HealthDeadline),
 			CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, PIDs: s.PIDs, StopTimeout: text(s.StopTimeout), Env: s.Env, Volumes: volumes,
 		})

@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,13 +24,14 @@ const scaleDefault = "default"
 func NewScale(e *command.Env) *cobra.Command {
 	o := &appOptions{Env: e}
 	cmd := &cobra.Command{
-		Use:   "scale [SERVICE=NUMBER...]",
+		Use:   "scale [SERVICE=NUMBER|MIN..MAX...]",
 		Short: "Show or set how many sandboxes services have",
-		Long: `Sets how many sandboxes services of an app have, from now on and in every version to come. SERVICE=default brings back
-what the source asks for. If a deployment is under way, it applies the change when it ends. Without arguments, shows
-the numbers.`,
-		Example: "  r app scale web=3 worker=1\n  r app scale web=default\n  r app scale",
-		Args:    command.Args(0, -1, "SERVICE=NUMBER"),
+		Long: `Sets how many sandboxes services of an app have, from now on and in every version to come. With SERVICE=MIN..MAX the
+number follows the load within these bounds; with 0 as the least number the service sleeps without requests.
+SERVICE=default brings back what the source asks for. If a deployment is under way, it applies the change when it ends.
+Without arguments, shows the numbers.`,
+		Example: "  r app scale web=3 worker=1\n  r app scale web=2..6\n  r app scale web=default\n  r app scale",
+		Args:    command.Args(0, -1, "SERVICE=NUMBER or SERVICE=MIN..MAX"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.scale(cmd.Context(), args) },
 	}
 	o.addApp(cmd)
@@ -37,7 +39,7 @@ the numbers.`,
 }
 
 func (o *appOptions) scale(ctx context.Context, args []string) error {
-	set, reset, err := parseScale(args)
+	req, err := parseScale(args)
 	if err != nil {
 		return err
 	}
@@ -51,7 +53,8 @@ func (o *appOptions) scale(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		resp, err := c.Scale(ctx, &app.ScaleRequest{Project: o.Project(), App: name, Set: set, Reset: reset})
+		req.Project, req.App = o.Project(), name
+		resp, err := c.Scale(ctx, req)
 		if err != nil {
 			return err
 		}
@@ -67,37 +70,53 @@ func (o *appOptions) scale(ctx context.Context, args []string) error {
 	}
 	var rows [][]string
 	for _, s := range list {
-		rows = append(rows, []string{s.Service, strconv.FormatInt(s.Wanted, 10), strconv.FormatInt(s.Ready, 10), s.From})
+		bounds := "fixed"
+		if s.Max != nil {
+			bounds = fmt.Sprintf("%d..%d", *s.Min, *s.Max)
+		}
+		rows = append(rows, []string{s.Service, strconv.FormatInt(s.Wanted, 10), strconv.FormatInt(s.Ready, 10), bounds, s.From})
 	}
-	o.Table([]string{"SERVICE", "WANTED", "READY", "FROM"}, rows)
+	o.Table([]string{"SERVICE", "WANTED", "READY", "BOUNDS", "FROM"}, rows)
 	if deferred {
 		o.Printf("%s a deployment is under way, and applies this when it ends\n", o.Paint(console.Yellow, "!"))
 	}
 	return nil
 }
 
-// parseScale reads SERVICE=NUMBER and SERVICE=default.
-func parseScale(args []string) (set map[string]int64, reset []string, err error) {
-	set = map[string]int64{}
+// parseScale reads SERVICE=NUMBER, SERVICE=MIN..MAX and SERVICE=default.
+func parseScale(args []string) (*app.ScaleRequest, error) {
+	req, seen := &app.ScaleRequest{Set: map[string]int64{}}, map[string]bool{}
 	for _, a := range args {
 		service, value, ok := strings.Cut(a, "=")
 		if !ok || service == "" {
-			return nil, nil, exit.Usagef("%q is not SERVICE=NUMBER", a)
+			return nil, exit.Usagef("%q is not SERVICE=NUMBER or SERVICE=MIN..MAX", a)
 		}
-		if _, twice := set[service]; twice || slices.Contains(reset, service) {
-			return nil, nil, exit.Usagef("service %s is given twice", service)
+		if seen[service] {
+			return nil, exit.Usagef("service %s is given twice", service)
 		}
+		seen[service] = true
 		if value == scaleDefault {
-			reset = append(reset, service)
+			req.Reset = append(req.Reset, service)
 			continue
 		}
-		n, err := strconv.ParseInt(value, 10, 32)
-		if err != nil || n < 0 {
-			return nil, nil, exit.Usagef("%q is not a number of sandboxes; SERVICE=%s brings back what the source asks for", value, scaleDefault)
+		low, high, isRange := strings.Cut(value, "..")
+		n, err := strconv.ParseUint(low, 10, 31)
+		most, merr := n, error(nil)
+		if isRange {
+			most, merr = strconv.ParseUint(high, 10, 31)
 		}
-		set[service] = n
+		switch {
+		case err != nil || merr != nil:
+			return nil, exit.Usagef("%q is not a number of sandboxes, nor bounds as 2..6; SERVICE=%s brings back what the source asks for", value, scaleDefault)
+		case most < n || isRange && most == 0:
+			return nil, exit.Usagef("%s leaves service %s no sandbox: the most must be at least 1 and not below the least", value, service)
+		case isRange:
+			req.Bounds = append(req.Bounds, app.ScaleBounds{Service: service, Min: int64(n), Max: int64(most)})
+		default:
+			req.Set[service] = int64(n)
+		}
 	}
-	return set, reset, nil
+	return req, nil
 }
 
 // serviceScale is the number of sandboxes of a service.
@@ -105,6 +124,8 @@ type serviceScale struct {
 	Service string `json:"service"`
 	Wanted  int64  `json:"wanted"`
 	Ready   int64  `json:"ready"`
+	Min     *int64 `json:"min,omitempty"` // with Max: the number follows the load
+	Max     *int64 `json:"max,omitempty"`
 	From    string `json:"from"` // scale or source
 }
 
@@ -119,11 +140,18 @@ func (d *detail) scale() []serviceScale {
 		if n, ok := d.App.Spec.Scale[svc.Name]; ok {
 			s.Wanted, s.From = n, "scale"
 		}
+		if slices.ContainsFunc(d.App.Spec.Bounds, func(b app.ScaleBounds) bool { return b.Service == svc.Name }) {
+			s.From = "scale"
+		}
 		i := slices.IndexFunc(d.Pools, func(p *sandbox.SandboxPool) bool {
 			return p.Spec.AppVersion == d.Version.GetID() && p.Spec.Service == svc.Name
 		})
 		if i >= 0 {
-			s.Ready = d.Pools[i].Status.Ready
+			p := d.Pools[i]
+			s.Ready = p.Status.Ready
+			if a := p.Spec.Autoscale; a != nil {
+				s.Wanted, s.Min, s.Max = p.Wanted(), &a.Min, &a.Max
+			}
 		}
 		list = append(list, s)
 	}

@@ -139,7 +139,12 @@ func (d *detail) printVersion(c *console.Console) {
 		if s.Port != nil && *s.Port > 0 {
 			c.Printf("  port %d", *s.Port)
 		}
-		c.Printf("  replicas %d  cpu %s  memory %s", s.Replicas, schema.CellMillis(s.CPUMillis), schema.CellBytes(s.MemoryBytes))
+		if a := s.Autoscale; a != nil {
+			c.Printf("  scale %d..%d", a.Min, a.Max)
+		} else {
+			c.Printf("  replicas %d", s.Replicas)
+		}
+		c.Printf("  cpu %s  memory %s", schema.CellMillis(s.CPUMillis), schema.CellBytes(s.MemoryBytes))
 		if s.HealthPath != "" {
 			c.Printf("  health %s", s.HealthPath)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/pkg/buildlog"
@@ -190,6 +191,15 @@ func services(plan *stack.Plan) []app.Service {
 		set(&s.MemoryBytes, in.MemoryBytes)
 		set(&s.PIDs, in.PIDs)
 		set(&s.StopTimeout, in.StopTimeout)
+		if sc := in.Scale; sc != nil {
+			s.Autoscale = &sandbox.Autoscale{}
+			s.Autoscale.SetDefaults()
+			set(&s.Autoscale.Min, sc.Min)
+			set(&s.Autoscale.Max, sc.Max)
+			set(&s.Autoscale.Idle, sc.Idle)
+			set(&s.Autoscale.Concurrency, in.Concurrency)
+			s.Autoscale.CPU = sc.CPU
+		}
 		if c := in.Live; c != nil {
 			s.Live = &app.LiveCheck{}
 			s.Live.SetDefaults()

@@ -1,6 +1,7 @@
 package deployment_test
 
 import (
+	"miren.dev/runtime/domain/apps"
 	"strings"
 	"testing"
 	"time"
@@ -85,7 +86,7 @@ func TestScale(t *testing.T) {
 	e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
 	scale := func(want bool, set map[string]int64, reset ...string) {
 		t.Helper()
-		if _, deferred, err := e.apps.Scale(t.Context(), "", "shop", set, reset); err != nil || deferred != want {
+		if _, deferred, err := e.apps.Scale(t.Context(), "", "shop", apps.Scaling{Set: set, Reset: reset}); err != nil || deferred != want {
 			t.Fatalf("deferred %t, %v", deferred, err)
 		}
 	}
@@ -125,7 +126,7 @@ func TestScale(t *testing.T) {
 		sandboxes(2)
 	}
 	for _, set := range []map[string]int64{{"none": 1}, {"web": -1}, {"web": 1 << 20}} {
-		if _, _, err := e.apps.Scale(t.Context(), "", "shop", set, nil); err == nil {
+		if _, _, err := e.apps.Scale(t.Context(), "", "shop", apps.Scaling{Set: set}); err == nil {
 			t.Errorf("%v was taken", set)
 		}
 	}

@@ -51,7 +51,7 @@ func TestCanary(t *testing.T) {
 		t.Errorf("ready: %d of the active one, %d of the other", ready(first), ready(try))
 	}
 	for _, n := range []int64{2, 1} {
-		if _, _, err := e.apps.Scale(t.Context(), "", "shop", map[string]int64{"web": n}, nil); err != nil {
+		if _, _, err := e.apps.Scale(t.Context(), "", "shop", apps.Scaling{Set: map[string]int64{"web": n}}); err != nil {
 			t.Fatal(err)
 		}
 		e.eventually("both versions have as many sandboxes as asked for", func() bool { return ready(first) == int(n) && ready(try) == int(n) })

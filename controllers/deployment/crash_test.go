@@ -115,6 +115,11 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 		{"redeploy", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("ok", "web=ok", "worker=ok"))
 		}, app.DeploymentPhaseSucceeded, ""},
+		{"redeploy while it sleeps", func(e *env, name string) *app.Deployment {
+			e.bounds(name, 0, 1)
+			e.load(name, 0)
+			return e.deploy(name, e.source("ok", "web=ok"))
+		}, app.DeploymentPhaseSucceeded, ""},
 		{"rollback", func(e *env, name string) *app.Deployment {
 			d, err := e.apps.Rollback(e.Context(), "", name, "v1", apps.DeployRequest{})
 			if err != nil {

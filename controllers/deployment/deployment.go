@@ -108,7 +108,7 @@ func (r *Reconciler) Controller() kit.Controller {
 			Owns: slices.Concat(
 				kit.Fields(app.DeploymentKind, "status"), kit.Fields(app.AppKind, "spec.version_counter", "status"),
 				kit.Fields(app.AppVersionKind, "status"), kit.Fields(app.BuildKind, "spec.cancel"),
-				kit.Fields(sandbox.SandboxPoolKind, "spec.replicas", "spec.state")),
+				kit.Fields(sandbox.SandboxPoolKind, "spec.replicas", "spec.state", "spec.autoscale")),
 		},
 	}
 	for _, f := range kit.Fields(app.AppKind, "spec.env", "spec.secrets") {
@@ -125,6 +125,10 @@ func (r *Reconciler) Controller() kit.Controller {
 			},
 		})
 	}
+	c.Shares = append(c.Shares, kit.Share{
+		Field: kit.Field{Kind: sandbox.SandboxPoolKind, Path: "spec.autoscaled"}, Owner: "autoscale", Why: "when a number that was fixed begins to follow the load",
+		When: func(before, _ schema.Object) bool { return before.(*sandbox.SandboxPool).Spec.Autoscale == nil },
+	})
 	return c
 }
 

@@ -549,7 +549,7 @@ func (e *env) leftover(a *app.App) string {
 	}
 	for _, p := range list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.App == a.GetID() }) {
 		live := list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == p.GetID() && !sb.Status.Phase.Ended() })
-		want := int(p.Spec.Replicas)
+		want := int(p.Wanted())
 		switch {
 		case p.Spec.State == sandbox.PoolStateRetired:
 			want = 0

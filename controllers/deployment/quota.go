@@ -6,7 +6,6 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/entity"
@@ -22,13 +21,17 @@ func (r *rollout) checkAdmission(ctx context.Context, ver *app.AppVersion, servi
 	}
 	var ops []entity.Op
 	for _, svc := range services {
+		p, err := r.poolFor(ctx, ver, svc)
+		if err != nil {
+			return nil, err
+		}
 		sb := sandbox.NewSandbox()
-		sb.Project, sb.Spec.App, sb.Spec.Template = r.app.Project, r.app.GetID(), apps.PoolFor(r.app, ver, svc).Spec.Template
+		sb.Project, sb.Spec.App, sb.Spec.Template = r.app.Project, r.app.GetID(), p.Spec.Template
 		op, err := entity.CreateOp(sb)
 		if err != nil {
 			return nil, err
 		}
-		for range apps.Replicas(r.app, svc) {
+		for range p.Wanted() {
 			ops = append(ops, op)
 		}
 	}

@@ -138,13 +138,13 @@ func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sa
 			out.message = sb.Status.Message
 		}
 	}
-	if ready >= int(p.Spec.Replicas) {
+	if ready >= int(p.Wanted()) {
 		return readiness{ready: true}
 	}
 	if limit := svc.HealthDeadline + setupTime; !started.IsZero() && now.Sub(started) > limit {
 		return readiness{failure: &app.Failure{
 			Reason: app.FailureReasonTimeout, Service: svc.Name,
-			Message: strings.TrimSuffix(fmt.Sprintf("only %d of %d sandboxes of service %s were ready after %s: %s", ready, p.Spec.Replicas, svc.Name, limit, out.message), ": "),
+			Message: strings.TrimSuffix(fmt.Sprintf("only %d of %d sandboxes of service %s were ready after %s: %s", ready, p.Wanted(), svc.Name, limit, out.message), ": "),
 			Hint:    fmt.Sprintf("`r sandbox list` shows where they are; raise health_deadline of [services.%s] in app.toml if it needs longer", svc.Name),
 		}}
 	}

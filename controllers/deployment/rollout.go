@@ -279,7 +279,10 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 	}
 	ops := []entity.Op{check, status}
 	for _, svc := range services {
-		p := apps.PoolFor(r.app, ver, svc)
+		p, err := r.poolFor(ctx, ver, svc)
+		if err != nil {
+			return err
+		}
 		for _, v := range svc.Volumes {
 			p.Spec.Template.Volumes = append(p.Spec.Template.Volumes, sandbox.Volume{Disk: disks[v.Disk].GetID(), Path: v.Path, ReadOnly: v.ReadOnly})
 		}
@@ -296,6 +299,26 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 		r.dep.Status.Steps = began // since when it fails counts
 	}
 	return err
+}
+
+// poolFor makes the pool of a service of a version. One that follows the load begins with as many sandboxes as the active
+// version has, and with at least one, which proves that the version starts.
+func (r *rollout) poolFor(ctx context.Context, ver *app.AppVersion, svc *app.Service) (*sandbox.SandboxPool, error) {
+	p := apps.PoolFor(r.app, ver, svc)
+	if p.Spec.Autoscale == nil || r.app.Status.Active() == "" || r.dep.Spec.Canary > 0 {
+		return p, nil
+	}
+	all, err := apps.Pools(ctx, r.Store, r.app.GetID())
+	if err != nil {
+		return nil, err
+	}
+	for _, old := range apps.PoolsOfVersion(all, r.app.Status.Active()) {
+		if old.Spec.Service == svc.Name {
+			n := max(old.Wanted(), 1)
+			p.Spec.Autoscaled = &n
+		}
+	}
+	return p, nil
 }
 
 // shift makes the new version the one that serves, if it is ready still: time may

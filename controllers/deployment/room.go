@@ -58,10 +58,11 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if len(sandboxes.Classify(sbs).Stopping) > 0 {
+		members := sandboxes.Classify(sbs)
+		if len(members.Stopping)+len(sandboxes.Draining(members.Live)) > 0 {
 			return false, nil // its room will become free
 		}
-		if p.Spec.Replicas > 0 && (from == nil || yieldsBefore(p, from, service)) {
+		if p.Wanted() > 0 && (from == nil || yieldsBefore(p, from, service)) {
 			from = p
 		}
 	}
@@ -72,7 +73,7 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 		r.dep.Status.Yielded = append(r.dep.Status.Yielded, app.YieldedPool{Pool: from.GetID(), Replicas: from.Spec.Replicas})
 	}
 	r.dep.Status.YieldedAt = &now
-	from.Spec.Replicas--
+	from.Spec.Replicas = from.Wanted() - 1
 	if err := r.yield(ctx, from); err != nil {
 		return false, err
 	}
@@ -111,7 +112,7 @@ func yieldsBefore(a, b *sandbox.SandboxPool, service string) bool {
 	if (a.Spec.Service == service) != (b.Spec.Service == service) {
 		return a.Spec.Service == service
 	}
-	return cmp.Compare(a.Spec.Replicas, b.Spec.Replicas) > 0
+	return cmp.Compare(a.Wanted(), b.Wanted()) > 0
 }
 
 // scale returns the operations that give the pools of the versions that serve the
@@ -143,10 +144,10 @@ func (r *rollout) scaleVersion(ctx context.Context, version id.AppVersion, pools
 	var ops []entity.Op
 	for _, p := range apps.PoolsOfVersion(pools, ver.GetID()) {
 		i := slices.IndexFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == p.Spec.Service })
-		if i < 0 || p.Spec.State == sandbox.PoolStateActive && p.Spec.Replicas == apps.Replicas(r.app, &ver.Spec.Services[i]) {
+		if i < 0 || !apps.Rescale(p, r.app, &ver.Spec.Services[i]) && p.Spec.State == sandbox.PoolStateActive {
 			continue
 		}
-		p.Spec.State, p.Spec.Replicas = sandbox.PoolStateActive, apps.Replicas(r.app, &ver.Spec.Services[i])
+		p.Spec.State = sandbox.PoolStateActive
 		op, err := entity.UpdateSpecOp(p)
 		if err != nil {
 			return nil, err

@@ -1,7 +1,7 @@
 // Package pool reconciles pools of sandboxes. Reconciler does so for the sandbox
 // pools of apps: it keeps the wanted number of sandboxes of a pool alive,
 // replaces those that ended after a growing delay and those that hang, one at a time, stops those above the wanted
-// number, and deletes old ended ones. Warm does so for the warm pools of
+// number once their requests have ended, and deletes old ended ones. Warm does so for the warm pools of
 // templates, whose wanted number follows demand.
 //
 // A pool creates as many sandboxes as the quota of its project permits, and the
@@ -62,8 +62,12 @@ const (
 
 // Reconciler keeps the wanted number of sandboxes of each pool.
 type Reconciler struct {
-	Store  entity.Store // within quotas
-	Logger *slog.Logger
+	Store   entity.Store // within quotas
+	Drainer Drainer      // nil: there is no ingress, and sandboxes stop at once
+	Node    Node         // nil: nothing is executed in sandboxes
+	Logger  *slog.Logger
+	// DrainTimeout bounds the wait for requests to a sandbox that is one too many for a fixed number.
+	DrainTimeout time.Duration
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
@@ -77,7 +81,7 @@ func (r *Reconciler) Controller() kit.Controller {
 			Reads:   []*schema.Kind{disk.DiskMountKind},
 			Creates: []*schema.Kind{sandbox.SandboxKind},
 			Deletes: []*schema.Kind{sandbox.SandboxKind},
-			Owns:    kit.Fields(sandbox.SandboxPoolKind, "status"),
+			Owns:    append(kit.Fields(sandbox.SandboxPoolKind, "status"), kit.Fields(sandbox.SandboxKind, "spec.draining_at")...),
 			Shares:  []kit.Share{countedShare()},
 		},
 	}
@@ -118,12 +122,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	wanted := int(p.Spec.Replicas)
+	wanted := int(p.Wanted())
 	if p.Spec.State == sandbox.PoolStateRetired {
 		wanted = 0
 	}
 	if p.Status.Failures == 0 {
 		p.Status.Message = ""
+	}
+	more, wait, err := r.shrink(ctx, p, &members, wanted, now())
+	if err != nil {
+		return 0, err
+	}
+	ops = append(ops, more...)
+	if wait > 0 {
+		again = earlier(again, wait)
 	}
 	if len(members.Live) <= wanted {
 		hung, wait, err := replaceHung(p, &members, now())
@@ -135,12 +147,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 			again = earlier(again, wait)
 		}
 	}
-	excess := len(members.Live) - wanted
-	more, err := stopExcess(members.Live, min(excess, maxAtOnce))
-	if err != nil {
-		return 0, err
-	}
-	ops = append(ops, more...)
 	missing := max(0, wanted-len(members.Live))
 	if missing > 0 && p.Status.NextStart != nil && now().Before(*p.Status.NextStart) {
 		missing, again = 0, earlier(again, p.Status.NextStart.Sub(now()))
@@ -157,8 +163,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if p.Status.Failures == 0 && held != "" {
 		p.Status.Message = held
 	}
-	if max(missing, excess, len(counted), len(surplus)) >= maxAtOnce {
+	if max(missing, len(counted), len(surplus)) >= maxAtOnce {
 		missing, again = min(missing, maxAtOnce), time.Millisecond
+	}
+	if len(members.Live) > wanted {
+		again = time.Millisecond
 	}
 	full, err := r.fill(ctx, p, before, ops, missing)
 	if err != nil {
@@ -218,24 +227,6 @@ func account(p *sandbox.SandboxPool, st sandboxes.Members, now time.Time) (count
 	p.Status.Ready = int64(st.Ready)
 	b := backoff{&p.Status.Failures, &p.Status.NextStart, &p.Status.Message}
 	return b.account(st, now)
-}
-
-// stopExcess tells n sandboxes to stop: those not ready first, then the newest.
-func stopExcess(live []*sandbox.Sandbox, n int) ([]entity.Op, error) {
-	if n <= 0 {
-		return nil, nil
-	}
-	order := slices.Clone(live)
-	slices.SortFunc(order, func(a, b *sandbox.Sandbox) int {
-		if a.Status.Ready != b.Status.Ready {
-			if b.Status.Ready {
-				return -1
-			}
-			return 1
-		}
-		return sandboxes.ByAge(b, a)
-	})
-	return stop(order[:n], sandbox.EndReasonUser)
 }
 
 // stop returns the operations that tell sandboxes to stop.

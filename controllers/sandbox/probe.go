@@ -27,6 +27,8 @@ const (
 	// minInterval and maxTimeout bound the values of a template.
 	minInterval = 50 * time.Millisecond
 	maxTimeout  = 30 * time.Second
+	// firstInterval is the time between the first two probes of a sandbox of an app.
+	firstInterval = 20 * time.Millisecond
 )
 
 // probed reports whether a probe decides about readiness.
@@ -182,10 +184,13 @@ func (r *Reconciler) age(sb *sandbox.Sandbox) time.Duration {
 	return r.now().Sub(*sb.Status.StartedAt)
 }
 
-// interval is the time between probes of a sandbox that is not ready. It is longer
-// once the sandbox is overdue, or was ready before.
+// interval is the time between probes of a sandbox that is not ready. For a new sandbox of an app it grows with the
+// sandbox's age, since a request may wait for it. It is longer once the sandbox is overdue, or was ready before.
 func (r *Reconciler) interval(sb *sandbox.Sandbox) time.Duration {
 	wait := max(sb.Spec.Template.Probe.Interval, minInterval)
+	if sb.Spec.App != "" && sb.Status.ReadyAt == nil {
+		wait = min(wait, max(r.age(sb)/2, firstInterval))
+	}
 	if sb.Status.Overdue || sb.Status.ReadyAt != nil {
 		wait = max(wait, min(max(r.age(sb)/60, time.Second), readyEvery/2))
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -42,12 +43,52 @@ func PoolsOfVersion(pools []*sandbox.SandboxPool, v id.AppVersion) []*sandbox.Sa
 }
 
 // Replicas returns the number of sandboxes of a service: that of the app's scale, or
-// else the one that the source asks for.
+// else the one that the source asks for. If it follows the load, this is the most of them.
 func Replicas(a *app.App, svc *app.Service) int64 {
 	if n, ok := a.Spec.Scale[svc.Name]; ok {
 		return n
 	}
+	if auto := Autoscale(a, svc); auto != nil {
+		return auto.Max
+	}
 	return svc.Replicas
+}
+
+// Autoscale returns the bounds and targets within which the number of sandboxes of a service follows the load: those that
+// a user set, or else those that the source asks for. Nil: the number is fixed.
+func Autoscale(a *app.App, svc *app.Service) *sandbox.Autoscale {
+	if _, fixed := a.Spec.Scale[svc.Name]; fixed {
+		return nil
+	}
+	var out sandbox.Autoscale
+	out.SetDefaults()
+	if svc.Autoscale != nil {
+		out = *svc.Autoscale
+	}
+	if i := slices.IndexFunc(a.Spec.Bounds, func(b app.ScaleBounds) bool { return b.Service == svc.Name }); i >= 0 {
+		out.Min, out.Max = a.Spec.Bounds[i].Min, a.Spec.Bounds[i].Max
+	} else if svc.Autoscale == nil {
+		return nil
+	}
+	if Port(svc) == 0 {
+		out.Min = max(out.Min, 1) // no request would wake it
+	}
+	return &out
+}
+
+// Rescale gives a pool the number of sandboxes of its service, or the bounds of that number. It reports whether this
+// changes the pool.
+func Rescale(p *sandbox.SandboxPool, a *app.App, svc *app.Service) bool {
+	n, auto := Replicas(a, svc), Autoscale(a, svc)
+	if p.Spec.Replicas == n && reflect.DeepEqual(p.Spec.Autoscale, auto) {
+		return false
+	}
+	if auto != nil && p.Spec.Autoscale == nil {
+		now := p.Spec.Replicas // until the load says another
+		p.Spec.Autoscaled = &now
+	}
+	p.Spec.Replicas, p.Spec.Autoscale = n, auto
+	return true
 }
 
 // Retire retires pools in one transaction, if the checks hold: the pool controller
@@ -87,7 +128,8 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	p.Project = a.Project
 	p.Name = schema.ChildName(ver.Name, svc.Name, maxPoolName)
 	p.Labels = map[string]string{"app": a.Name, "service": svc.Name}
-	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), ver.GetID(), svc.Name, Replicas(a, svc)
+	p.Spec.App, p.Spec.AppVersion, p.Spec.Service = a.GetID(), ver.GetID(), svc.Name
+	p.Spec.Replicas, p.Spec.Autoscale = Replicas(a, svc), Autoscale(a, svc)
 	t := &p.Spec.Template
 	t.Arch = runtime.GOARCH // the server builds on this machine, for its architecture
 	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, ver.Spec.Secrets, svc.StopTimeout

@@ -13,41 +13,44 @@ import (
 	"miren.dev/runtime/pkg/fault"
 )
 
-// Scale sets the number of sandboxes of services of an app, and of those in reset to
-// what their source asks for. It holds for the versions to come too. While a
-// deployment is under way it is deferred: the deployment applies it when it ends.
+// Scaling is a change of how many sandboxes services of an app have.
+type Scaling struct {
+	Set    map[string]int64  // by service: a fixed number
+	Bounds []app.ScaleBounds // services whose number follows the load
+	Reset  []string          // services that have what their source asks for again
+}
+
+// Scale changes the number of sandboxes of services of an app, or the bounds of it. It holds for the versions to come
+// too. While a deployment is under way it is deferred: the deployment applies it when it ends.
 // Errors: NotFound, InvalidArgument for a service that the active version has not, or
 // a number that it cannot have, FailedPrecondition if no version serves.
-func (s *Service) Scale(ctx context.Context, project, name string, set map[string]int64, reset []string) (a *app.App, deferred bool, err error) {
+func (s *Service) Scale(ctx context.Context, project, name string, change Scaling) (a *app.App, deferred bool, err error) {
 	err = entity.Retry(ctx, func() error {
 		if a, err = s.Find(ctx, project, name); err != nil {
 			return err
 		}
 		deferred = a.Status.ActiveDeployment != ""
-		return s.scale(ctx, a, set, reset)
+		return s.scale(ctx, a, change)
 	})
 	return a, deferred, err
 }
 
-func (s *Service) scale(ctx context.Context, a *app.App, set map[string]int64, reset []string) error {
+func (s *Service) scale(ctx context.Context, a *app.App, change Scaling) error {
 	versions, err := Serving(ctx, s.Store, a)
 	if err != nil {
 		return err
 	}
-	for _, service := range slices.Concat(slices.Sorted(maps.Keys(set)), reset) {
-		if err := checkScale(versions, service, set[service]); err != nil {
+	for _, service := range slices.Concat(slices.Sorted(maps.Keys(change.Set)), change.Reset) {
+		if err := checkScale(versions, service, change.Set[service]); err != nil {
 			return entity.Final(err)
 		}
 	}
-	scale := maps.Clone(a.Spec.Scale)
-	if scale == nil {
-		scale = map[string]int64{}
+	for _, b := range change.Bounds {
+		if err := checkBounds(versions, b); err != nil {
+			return entity.Final(err)
+		}
 	}
-	maps.Copy(scale, set)
-	for _, service := range reset {
-		delete(scale, service)
-	}
-	a.Spec.Scale = scale
+	change.apply(&a.Spec)
 	// The status is written as it was read: a Conflict if a deployment has begun or
 	// ended since.
 	spec, err := entity.UpdateSpecOp(a)
@@ -67,10 +70,9 @@ func (s *Service) scale(ctx context.Context, a *app.App, set map[string]int64, r
 		for _, ver := range versions {
 			for _, p := range PoolsOfVersion(pools, ver.GetID()) {
 				i := serviceIndex(ver, p.Spec.Service)
-				if i < 0 || p.Spec.Replicas == Replicas(a, &ver.Spec.Services[i]) {
+				if i < 0 || !Rescale(p, a, &ver.Spec.Services[i]) {
 					continue
 				}
-				p.Spec.Replicas = Replicas(a, &ver.Spec.Services[i])
 				op, err := entity.UpdateSpecOp(p)
 				if err != nil {
 					return err
@@ -83,6 +85,31 @@ func (s *Service) scale(ctx context.Context, a *app.App, set map[string]int64, r
 	_, err = s.Store.Txn(ctx, entity.TxnRequest{Ops: ops})
 	fault.Point("app", "scale", fault.After)
 	return entity.AsConflict(err)
+}
+
+// apply writes the change into the spec of an app. The last word about a service counts.
+func (c *Scaling) apply(spec *app.AppSpec) {
+	scale := maps.Clone(spec.Scale)
+	if scale == nil {
+		scale = map[string]int64{}
+	}
+	unbound := func(service string) {
+		spec.Bounds = slices.DeleteFunc(slices.Clone(spec.Bounds), func(b app.ScaleBounds) bool { return b.Service == service })
+	}
+	for _, service := range c.Reset {
+		delete(scale, service)
+		unbound(service)
+	}
+	for service, n := range c.Set {
+		scale[service] = n
+		unbound(service)
+	}
+	for _, b := range c.Bounds {
+		delete(scale, b.Service)
+		unbound(b.Service)
+		spec.Bounds = append(spec.Bounds, b)
+	}
+	spec.Scale = scale
 }
 
 func serviceIndex(ver *app.AppVersion, service string) int {
@@ -113,6 +140,28 @@ func checkScale(versions []*app.AppVersion, service string, n int64) error {
 	}
 	return errs.New(errs.InvalidArgument, "v%d has no service %q", versions[0].Spec.Number, service).
 		WithHint("its services: %s", strings.Join(names, ", "))
+}
+
+// checkBounds returns InvalidArgument if none of the versions has the service, or one of them cannot have such bounds.
+func checkBounds(versions []*app.AppVersion, b app.ScaleBounds) error {
+	if b.Min < 0 || b.Max < 1 || b.Min > b.Max {
+		return errs.New(errs.InvalidArgument, "service %s cannot have %d to %d sandboxes", b.Service, b.Min, b.Max).
+			WithHint("the least number is 0 or more, the most is 1 or more and not below the least: %s=0..5", b.Service)
+	}
+	for _, ver := range versions {
+		i := serviceIndex(ver, b.Service)
+		if i < 0 || Port(&ver.Spec.Services[i]) != 0 {
+			continue
+		}
+		if auto := ver.Spec.Services[i].Autoscale; b.Min == 0 {
+			return errs.New(errs.InvalidArgument, "service %s cannot have 0 sandboxes: it has no port, so no request would wake it", b.Service).
+				WithHint("%s=1..%d keeps one; %s=0 stops it", b.Service, b.Max, b.Service)
+		} else if auto == nil || auto.CPU == nil {
+			return errs.New(errs.InvalidArgument, "service %s has no port, so its number of sandboxes cannot follow requests", b.Service).
+				WithHint("set scale = {max = %d, cpu = 70} in [services.%s] of app.toml, or a fixed number: %s=%d", b.Max, b.Service, b.Service, b.Max)
+		}
+	}
+	return checkScale(versions, b.Service, b.Max)
 }
 
 // checkWriters returns InvalidArgument if n sandboxes would write to one disk.

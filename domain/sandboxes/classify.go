@@ -41,6 +41,11 @@ func Classify(all []*sandbox.Sandbox) Members {
 	return m
 }
 
+// Draining returns those of the live sandboxes of a pool that get no new requests, since the pool has too many.
+func Draining(live []*sandbox.Sandbox) []*sandbox.Sandbox {
+	return slices.DeleteFunc(slices.Clone(live), func(sb *sandbox.Sandbox) bool { return sb.Spec.DrainingAt == nil })
+}
+
 // EndedUnexpectedly reports whether an ended sandbox ended without a request to
 // stop.
 func EndedUnexpectedly(sb *sandbox.Sandbox) bool {

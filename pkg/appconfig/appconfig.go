@@ -124,6 +124,8 @@ type Service struct {
 	Command        []string // empty: the image's
 	Port           *int64
 	Replicas       *int64
+	Scale          *Scale // instead of Replicas
+	Concurrency    *int64 // requests in flight per sandbox that are aimed at, with Scale
 	Protocol       string // of ServiceProtocol
 	HealthPath     string
 	HealthDeadline *time.Duration

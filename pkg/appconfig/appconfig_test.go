@@ -53,6 +53,11 @@ stop_timeout = "0s"
 [services.web.env]
 WORKERS = "4"
 
+[services.api]
+port = 4000
+concurrency = 20
+scale = { min = 0, max = 5, idle = "10m", cpu = 70 }
+
 [tasks.nightly]
 command = "bin/nightly"
 schedule = "30 3 * * *"
@@ -88,6 +93,7 @@ func TestParseReadsEveryKey(t *testing.T) {
 				HealthPath: "/healthz", HealthDeadline: ptr(30 * time.Second),
 				Live: &LiveCheck{Path: "/live", Interval: ptr(20 * time.Second), Timeout: ptr(5 * time.Second), Failures: ptr(int64(4))}, CPUMillis: ptr(int64(500)), MemoryBytes: ptr(int64(512 << 20)),
 				PIDs: ptr(int64(64)), StopTimeout: ptr(time.Duration(0)), Env: map[string]string{"WORKERS": "4"}},
+			{Name: "api", Port: ptr(int64(4000)), Concurrency: ptr(int64(20)), Scale: &Scale{Min: ptr(int64(0)), Max: ptr(int64(5)), Idle: ptr(10 * time.Minute), CPU: ptr(int64(70))}},
 			{Name: "another", Command: []string{"a", "b c"}, Live: &LiveCheck{Off: true}, CPUMillis: ptr(int64(250)), MemoryBytes: ptr(int64(3 << 29))},
 		},
 		Tasks: []Task{
@@ -157,6 +163,14 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"size of a disk that is no multiple", "[services.web.volumes.data]\npath = \"/data\"\nsize = 100000001\n", "multiple of 4096", ""},
 		{"key of a volume", "[services.web.volumes.data]\npath = \"/data\"\nreadonly = true\n", `unknown key "services.web.volumes.data.readonly"`, `did you mean "services.web.volumes.data.read_only"?`},
 		{"read_only", "[services.web.volumes.data]\npath = \"/data\"\nread_only = 1\n", "must be true or false, not an integer", ""},
+		{"scale and replicas", "[services.web]\nreplicas = 1\nscale = { max = 3 }\n", "app.toml:3: services.web.scale: replicas says a fixed number", "remove replicas"},
+		{"scale without max", "[services.web]\nscale = { min = 1 }\n", "it needs max", "scale = {min = 1, max = 5}"},
+		{"contrary bounds", "[services.web]\nscale = { min = 3, max = 2 }\n", "min is 3, but max is 2", ""},
+		{"a worker that sleeps", "[services.worker]\ncommand = \"work\"\nscale = { min = 0, max = 2, cpu = 70 }\n", "no request would wake it", "set min = 1"},
+		{"a worker by requests", "[services.worker]\ncommand = \"work\"\nscale = { max = 2 }\n", "cannot follow requests", "add cpu = 70"},
+		{"concurrency alone", "[services.web]\nconcurrency = 5\n", "it counts only for a number", "add scale"},
+		{"many writers by scale", "[services.web]\nscale = { max = 2 }\n[services.web.volumes.data]\npath = \"/data\"\n", "one sandbox at a time can do", "read_only = true"},
+		{"idle", "[services.web]\nscale = { max = 2, idle = \"1ms\" }\n", "services.web.scale.idle", ""},
 		{"more than one writer", "[services.web]\nreplicas = 2\n[services.web.volumes.data]\npath = \"/data\"\n",
 			"app.toml:2: services.web.replicas is 2, but the service writes to the disk data", "read_only = true in [services.web.volumes.data]"},
 		{"two services that write", "[services.a.volumes.data]\npath = \"/a\"\n[services.b.volumes.data]\npath = \"/b\"\n",

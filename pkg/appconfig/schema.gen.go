@@ -43,6 +43,15 @@ const (
 	MaxPort = 65535
 	// MaxReplicas: Most sandboxes of one pool.
 	MaxReplicas = 1000
+	// DefaultConcurrency: Requests in flight per sandbox at which a service that scales by
+	// itself gets another one.
+	DefaultConcurrency = 50
+	// MaxConcurrency: Highest concurrency.
+	MaxConcurrency = 100000
+	// MinScaleIdle: Shortest idle time of a scale.
+	MinScaleIdle = 1 * time.Second
+	// MaxScaleIdle: Longest idle time of a scale.
+	MaxScaleIdle = 24 * time.Hour
 	// MinDeadline: Shortest time in which a probe must succeed first.
 	MinDeadline = 1 * time.Second
 	// MinLiveInterval: Shortest time between liveness checks.

@@ -119,6 +119,8 @@ func (p *parser) service(s *Service) table {
 		"port":            p.integer(&s.Port, 0, MaxPort),
 		"protocol":        p.oneOf(&s.Protocol, protocols),
 		"replicas":        p.integer(&s.Replicas, 0, MaxReplicas),
+		"scale":           p.scale(&s.Scale),
+		"concurrency":     p.integer(&s.Concurrency, 1, MaxConcurrency),
 		"health_path":     p.healthPath(&s.HealthPath),
 		"health_deadline": p.duration(&s.HealthDeadline, MinDeadline, MaxHealthDeadline),
 		"checks":          p.table(table{"live": p.live(&s.Live)}),
@@ -136,6 +138,7 @@ func (p *parser) setService(key string, v any, s *Service) {
 		p.fail(key, "service name %q must be lower-case letters, digits and dashes, beginning with a letter, at most 32", s.Name)
 	}
 	p.table(p.service(s)).set(key, v)
+	p.checkScale(key, s)
 	if d := s.Writes(); d != "" && s.Replicas != nil && *s.Replicas > 1 {
 		at := key + ".replicas"
 		p.keep(p.line(at), errs.New(errs.InvalidArgument, "%s%s is %d, but the service writes to the disk %s, which one sandbox at a time can do",

@@ -1,10 +1,10 @@
 package ingress
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 
@@ -34,6 +34,15 @@ func (in *Ingress) adminHandler() http.Handler {
 		a := admin.Activity{Sandbox: schema.ID(r.FormValue("sandbox"))}
 		a.Requests, a.Idle = in.activity(a.Sandbox)
 		reply(w, a)
+	})
+	mux.HandleFunc("GET /load", func(w http.ResponseWriter, r *http.Request) {
+		seen, err := strconv.ParseInt(cmp.Or(r.FormValue("seen"), "0"), 10, 64)
+		wait, werr := time.ParseDuration(cmp.Or(r.FormValue("wait"), "0s"))
+		if err != nil || werr != nil {
+			refuse(w, http.StatusBadRequest, errs.InvalidArgument, "seen must be a number, and wait a duration")
+			return
+		}
+		reply(w, in.load(r.Context(), seen, min(wait, maxAdminWait)))
 	})
 	mux.HandleFunc("GET /synced", func(w http.ResponseWriter, r *http.Request) {
 		revision, err := strconv.ParseInt(r.FormValue("revision"), 10, 64)
@@ -65,7 +74,7 @@ func (in *Ingress) adminHandler() http.Handler {
 }
 
 func (in *Ingress) status() admin.Status {
-	s := admin.Status{PID: os.Getpid(), Table: in.follower.position(), Routes: []admin.Route{}}
+	s := admin.Status{PID: in.pid, Table: in.follower.position(), Routes: []admin.Route{}}
 	s.Synced, s.Error = in.follower.status()
 	select {
 	case addrs := <-in.addrs:

@@ -251,6 +251,8 @@ type registry struct {
 	mu       sync.Mutex
 	backends map[schema.ID]*backend
 	apps     map[schema.ID]*appState
+	loads    map[serviceKey]*load
+	wakes    wakes
 	guests   map[schema.ID]*guestState
 	previews map[schema.ID]*previewState
 	changed  []*previewState     // replaced since the last retain
@@ -261,7 +263,7 @@ type registry struct {
 
 func newRegistry(dial func(context.Context, string) (net.Conn, error), m *metrics) *registry {
 	return &registry{
-		dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{},
+		dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{}, loads: map[serviceKey]*load{},
 		guests: map[schema.ID]*guestState{}, previews: map[schema.ID]*previewState{}, gates: map[schema.ID]*gate{}, leaving: map[*backend]struct{}{},
 	}
 }
@@ -321,6 +323,7 @@ func (r *registry) retain(s *State) {
 	}
 	r.retainPreviews(s)
 	r.retainGates(s)
+	r.retainLoads(s)
 	for id, a := range r.apps {
 		if !apps[id] {
 			delete(r.apps, id)

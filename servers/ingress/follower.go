@@ -204,7 +204,7 @@ func routeOf(r *app.Route) (Route, bool) {
 func sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 	port := httpPort(sb.Spec.Template.Ports)
 	if sb.Spec.App == "" || sb.Status.Phase != sandbox.SandboxPhaseRunning || !sb.Status.Ready ||
-		sb.Spec.Desired != sandbox.DesiredStateRunning || sb.Status.Address == "" || port == 0 {
+		sb.Spec.Desired != sandbox.DesiredStateRunning || sb.Spec.DrainingAt != nil || sb.Status.Address == "" || port == 0 {
 		return Sandbox{}, false
 	}
 	return Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service,
@@ -300,6 +300,12 @@ func (f *follower) waitFor(ctx context.Context, revision schema.Revision) (schem
 		return f.position(), err
 	}
 	return f.position(), nil
+}
+
+// away reports whether the server cannot be reached.
+func (f *follower) away() bool {
+	_, reason := f.status()
+	return reason != ""
 }
 
 // status returns whether this process has listed the store, and why it is not

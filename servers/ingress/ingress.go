@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,7 @@ type Ingress struct {
 	challenges challenges
 	access     *accessLog // nil: none
 	started    time.Time
+	pid        int
 	conns      atomic.Int64  // number of clients' connections, tunnels included
 	stopping   chan struct{} // closed when requests should stop waiting
 	addrs      chan []net.Addr
@@ -43,7 +45,7 @@ func New(cfg Config) (*Ingress, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1), started: time.Now()}
+	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1), started: time.Now(), pid: os.Getpid()}
 	dialer := newDialer(cfg.DialTimeout)
 	in.registry = newRegistry(func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)

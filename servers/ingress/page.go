@@ -92,10 +92,17 @@ func notDeployed(app string) *page {
 		Hint:   "If the app is yours: `r deploy` in its source folder puts it online.", retryAfter: 10}
 }
 
-func notReady(app, service, waited string) *page {
-	return &page{Status: http.StatusServiceUnavailable, Code: "not_ready", Title: "This app is not ready",
+// notReady is the page for a request that waited for too long. away reports that the server, which wakes apps, cannot be
+// reached.
+func notReady(app, service, waited string, away bool) *page {
+	p := &page{Status: http.StatusServiceUnavailable, Code: "not_ready", Title: "This app is not ready",
 		Detail: "No instance of the service " + strconv.Quote(service) + " of " + strconv.Quote(app) + " became ready within " + waited + ".",
 		Hint:   "Try again in a moment. If the app is yours: `r app status` and `r app logs` tell what it is doing.", retryAfter: 5}
+	if away {
+		p.Code, p.Hint = "not_woken", "Try again in a moment. If the server is yours: `r server status` tells whether it runs."
+		p.Detail += " The server, which starts instances and wakes apps that sleep, does not answer."
+	}
+	return p
 }
 
 func tooManyWait(app string) *page {

@@ -63,9 +63,9 @@ func (x *exchange) servePreview(sid schema.ID, port int, app **appState) *page {
 		}
 		var err error
 		if !g.Running {
-			if err = hold.enter(in, g.state.appState); err == nil {
+			if err = hold.enter(in, g.state.appState, nil); err == nil {
 				in.wake(client, g.state, p.ID)
-				err = hold.wait(client, in, g.state.appState, t.changed, true)
+				err = hold.wait(client, in, g.state.appState, nil, t.changed, true)
 			}
 			if pg := x.waited(err); pg != nil || err != nil {
 				return pg
@@ -104,7 +104,7 @@ func (x *exchange) servePreview(sid schema.ID, port int, app **appState) *page {
 			}
 		}
 		// It may be that the sandbox is being paused, and the table is behind.
-		werr := hold.wait(client, in, g.state.appState, t.changed, true)
+		werr := hold.wait(client, in, g.state.appState, nil, t.changed, true)
 		if dial == nil && werr == nil {
 			if now, _ := in.table.Load().preview(sid, port); now != nil && now.Guest == g.Guest {
 				return noAnswerFrom(port)

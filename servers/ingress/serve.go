@@ -92,7 +92,7 @@ func (x *exchange) route(app **appState) *page {
 		if tg.away != "" {
 			return maintenance(tg.app.name, tg.away)
 		}
-		b := x.pick(tg, tried)
+		b, ld := x.pick(tg, tried)
 		if b == nil {
 			if tg.version == "" && !tg.deploying {
 				return notDeployed(tg.app.name)
@@ -101,11 +101,11 @@ func (x *exchange) route(app **appState) *page {
 			// may have started, and the table may be behind.
 			retry := len(tried) > 0
 			tried = tried[:0]
-			switch err := hold.wait(x.r.Context(), in, tg.app, t.changed, retry); {
+			switch err := hold.wait(x.r.Context(), in, tg.app, ld, t.changed, retry); {
 			case errors.Is(err, errHoldFull):
 				return tooManyWait(tg.app.name)
 			case errors.Is(err, errHoldTimeout):
-				return notReady(tg.app.name, tg.service, max(in.cfg.HoldTimeout, 0).String())
+				return notReady(tg.app.name, tg.service, max(in.cfg.HoldTimeout, 0).String(), in.follower.away())
 			case err != nil:
 				return nil // the client disconnected
 			}
@@ -119,6 +119,7 @@ func (x *exchange) route(app **appState) *page {
 			continue
 		}
 		hold.end()
+		ld.requests.Add(1)
 		tg.app.inflight.Inc()
 		tg.stats.add(1)
 		x.version = b.Version
@@ -182,12 +183,13 @@ var (
 type holdState struct {
 	timer *time.Timer
 	app   *appState // app in which the waiting request is counted
+	load  *load     // version and service in which it is counted; nil: none
 }
 
 // wait blocks until a newer table is installed or, if retry is set, for at most
 // redial.
-func (h *holdState) wait(ctx context.Context, in *Ingress, app *appState, changed <-chan struct{}, retry bool) error {
-	if err := h.enter(in, app); err != nil {
+func (h *holdState) wait(ctx context.Context, in *Ingress, app *appState, ld *load, changed <-chan struct{}, retry bool) error {
+	if err := h.enter(in, app, ld); err != nil {
 		return err
 	}
 	var moment <-chan time.Time
@@ -208,12 +210,12 @@ func (h *holdState) wait(ctx context.Context, in *Ingress, app *appState, change
 	}
 }
 
-// enter counts the request as one that waits.
-func (h *holdState) enter(in *Ingress, app *appState) error {
+// enter counts the request as one that waits. The first one for a version and service wakes it, if it sleeps.
+func (h *holdState) enter(in *Ingress, app *appState, ld *load) error {
 	if h.timer == nil {
 		h.timer = time.NewTimer(in.cfg.HoldTimeout)
 	}
-	if h.app == app {
+	if h.app == app && h.load == ld {
 		return nil
 	}
 	h.leave()
@@ -222,7 +224,10 @@ func (h *holdState) enter(in *Ingress, app *appState) error {
 		return errHoldFull
 	}
 	app.held.Inc()
-	h.app = app
+	h.app, h.load = app, ld
+	if ld != nil && ld.held.Add(1) == 1 {
+		in.registry.wakes.add()
+	}
 	return nil
 }
 
@@ -230,7 +235,10 @@ func (h *holdState) leave() {
 	if h.app != nil {
 		h.app.waiting.Add(-1)
 		h.app.held.Dec()
-		h.app = nil
+		if h.load != nil {
+			h.load.held.Add(-1)
+		}
+		h.app, h.load = nil, nil
 	}
 }
 

@@ -12,15 +12,15 @@ import (
 const stickyCookie = "runtime_sticky"
 
 // pick chooses a sandbox that is not in tried: that of the client's cookie if the
-// route is sticky and it can be reached. It returns nil if there is none.
-func (x *exchange) pick(tg *target, tried []*backend) *backend {
+// route is sticky and it can be reached. It returns what target.pick does.
+func (x *exchange) pick(tg *target, tried []*backend) (*backend, *load) {
 	if g := tg.gate; g != nil && isSet(g.own.Sticky) {
 		if c, err := x.r.Cookie(stickyCookie); err == nil {
 			now := time.Now()
 			for _, g := range tg.groups { // a client also keeps the version that it drew
 				for _, b := range g.backends {
 					if stickyTag(b) == c.Value && !b.down(now) && !slices.Contains(tried, b) {
-						return b
+						return b, g.load
 					}
 				}
 			}

@@ -47,6 +47,7 @@ type target struct {
 type group struct {
 	weight   int64
 	backends []*backend
+	load     *load
 }
 
 // ready returns how many sandboxes a target has.
@@ -98,7 +99,7 @@ func newTable(s *State, reg *registry) *table {
 		tg := &target{app: reg.app(a), stats: reg.stats(a, service), service: service, version: version, deploying: a.Deploying, away: a.Away}
 		targets[key] = tg
 		if version != "" {
-			tg.groups = []group{{1, ready[key]}}
+			tg.groups = []group{{1, ready[key], reg.load(key)}}
 			return tg
 		}
 		for _, sh := range a.Versions {
@@ -109,7 +110,8 @@ func newTable(s *State, reg *registry) *table {
 				tg.version = sh.Version
 			}
 			if sh.Weight > 0 {
-				tg.groups = append(tg.groups, group{sh.Weight, ready[serviceKey{aid, service, sh.Version}]})
+				key := serviceKey{aid, service, sh.Version}
+				tg.groups = append(tg.groups, group{sh.Weight, ready[key], reg.load(key)})
 			}
 		}
 		return tg
@@ -205,12 +207,14 @@ func find(rules []rule, path string) *target {
 	return nil
 }
 
-// pick chooses a sandbox that is not in tried, of a version that it draws by the weights of those that have one. It
-// returns nil if there is none.
-func (t *target) pick(tried []*backend) *backend {
+// pick chooses a sandbox that is not in tried, of a version that it draws by the weights of those that have one, and
+// returns the load of that version. If there is none it returns nil and the load of the version that it drew first; nil
+// if no version serves.
+func (t *target) pick(tried []*backend) (*backend, *load) {
 	if len(t.groups) == 1 {
-		return pick(t.groups[0].backends, tried)
+		return pick(t.groups[0].backends, tried), t.groups[0].load
 	}
+	var drawn *load
 	for left := t.groups; len(left) > 0; {
 		total := int64(0)
 		for _, g := range left {
@@ -221,12 +225,18 @@ func (t *target) pick(tried []*backend) *backend {
 			n -= left[i].weight
 			i++
 		}
+		if drawn == nil {
+			drawn = left[i].load
+		}
 		if b := pick(left[i].backends, tried); b != nil {
-			return b
+			if left[i].load != drawn {
+				drawn.missed.Add(1) // the other version may sleep
+			}
+			return b, left[i].load
 		}
 		left = append(slices.Clone(left[:i]), left[i+1:]...)
 	}
-	return nil
+	return nil, drawn
 }
 
 // pick chooses a sandbox that is not in tried: the less busy of two random

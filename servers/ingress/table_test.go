@@ -105,7 +105,7 @@ func TestPick(t *testing.T) {
 	busy, free := all[0], all[1:]
 	busy.inflight.Store(100)
 	for range 150 {
-		b := tg.pick(nil)
+		b, _ := tg.pick(nil)
 		if b == busy {
 			t.Fatal("the busiest sandbox was chosen")
 		}
@@ -118,19 +118,19 @@ func TestPick(t *testing.T) {
 	free[0].markDown()
 	free[1].inflight.Store(1000)
 	for range 50 {
-		if tg.pick(nil) == free[0] {
+		if b, _ := tg.pick(nil); b == free[0] {
 			t.Fatal("a sandbox that is down was chosen")
 		}
 	}
 	busy.markDown()
 	free[1].markDown()
-	if tg.pick(nil) == nil {
+	if b, _ := tg.pick(nil); b == nil {
 		t.Error("with all down, none was chosen")
 	}
-	if got := tg.pick([]*backend{busy, free[1]}); got != free[0] {
+	if got, _ := tg.pick([]*backend{busy, free[1]}); got != free[0] {
 		t.Errorf("with the others tried, chose %v", got)
 	}
-	if got := tg.pick(all); got != nil {
+	if got, _ := tg.pick(all); got != nil {
 		t.Errorf("with all tried, chose %v", got)
 	}
 	if free[0].down(time.Now().Add(2 * downTime)) {
@@ -149,7 +149,8 @@ func TestPickByWeight(t *testing.T) {
 		tg := newTable(s, testRegistry()).match(host, "/", []string{".localhost"})
 		n := map[schema.ID]int{}
 		for range 10_000 {
-			n[tg.pick(tried).Version]++
+			b, _ := tg.pick(tried)
+			n[b.Version]++
 		}
 		return n
 	}
@@ -164,7 +165,8 @@ func TestPickByWeight(t *testing.T) {
 		t.Errorf("the other version has no sandbox: %v", n)
 	}
 	tg := newTable(s, testRegistry()).match("a.localhost", "/", []string{".localhost"})
-	if b := tg.pick(nil); tg.pick([]*backend{b}) != nil || tg.version != "v1" {
+	b, _ := tg.pick(nil)
+	if other, _ := tg.pick([]*backend{b}); other != nil || tg.version != "v1" {
 		t.Errorf("all were tried: %+v", tg)
 	}
 }

@@ -149,7 +149,7 @@ func (p *appParts) app(a *app.App) App {
 	for _, pool := range p.pools {
 		if pool.Spec.AppVersion == st.Active() && st.Active() != "" {
 			out.Ready += pool.Status.Ready
-			out.Wanted += pool.Spec.Replicas
+			out.Wanted += pool.Wanted()
 		}
 	}
 	for _, r := range p.routes {
@@ -212,7 +212,7 @@ func getApp(ctx context.Context, in *AppInput) (*body[AppDetail], error) {
 		}
 		out.Services = append(out.Services, AppService{
 			Name: pool.Spec.Service, Version: p.numbers[pool.Spec.AppVersion], Ready: pool.Status.Ready,
-			Wanted: pool.Spec.Replicas, Message: pool.Status.Message,
+			Wanted: pool.Wanted(), Message: pool.Status.Message,
 		})
 	}
 	slices.SortFunc(out.Services, func(a, b AppService) int {

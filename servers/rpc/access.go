@@ -30,7 +30,7 @@ func Access() (name string, a kit.Access) {
 		Deletes: []*schema.Kind{core.RunnerTokenKind, core.ClientCertificateKind, core.APIKeyKind, core.SSHKeyKind, app.AppKind, app.RouteKind, certificate.CertificateKind, sandbox.SandboxKind, sandbox.WarmPoolKind, sandbox.SnapshotKind, secret.SecretKind, webhook.WebhookKind,
 			sandbox.TemplateKind, sandbox.TemplateVersionKind},
 		Owns: slices.Concat(
-			kit.Fields(app.AppKind, "spec.env", "spec.secrets", "spec.scale", "spec.maintenance"), kit.Fields(app.DeploymentKind, "spec.cancel"),
+			kit.Fields(app.AppKind, "spec.env", "spec.secrets", "spec.scale", "spec.bounds", "spec.maintenance"), kit.Fields(app.DeploymentKind, "spec.cancel"),
 			kit.Fields(app.RouteKind, "spec"), kit.Fields(app.TaskRunKind, "spec.cancel"), kit.Fields(app.TaskScheduleKind, "spec.suspended"), kit.Fields(certificate.CertificateKind, "spec"), kit.Fields(certificate.CertificateOrderKind, "spec.requests"), kit.Fields(core.ProjectKind, "spec.quota", "spec.policy"), kit.Fields(core.UserKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.APIKeyKind, "spec", "status"), kit.Fields(core.SSHKeyKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned", "spec.runner", "spec.removed"), kit.Fields(core.RunnerTokenKind, "spec"),
 			kit.Fields(disk.DiskKind, "spec"), kit.Fields(disk.DiskSnapshotKind, "spec"), kit.Fields(disk.DiskCopyKind, "spec"), kit.Fields(execution.ExecutionKind, "spec"), kit.Fields(secret.SecretKind, "spec"), kit.Fields(webhook.WebhookKind, "spec"), kit.Fields(webhook.WebhookDeliveryKind, "spec.replays"),
 			kit.Fields(sandbox.TemplateKind, "spec", "status"), kit.Fields(sandbox.TemplateVersionKind, "status"), kit.Fields(sandbox.WarmPoolKind, "spec"),
@@ -41,12 +41,17 @@ func Access() (name string, a kit.Access) {
 			Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",
 			Why:  "to accept a deployment, together with its lease",
 			When: func(_, after schema.Object) bool { return after.(*app.App).Status.ActiveDeployment != "" },
-		}, {
-			Field: kit.Field{Kind: sandbox.SandboxPoolKind, Path: "spec.replicas"}, Owner: "deployment",
-			Why: "to scale a service of the version that serves",
-			When: func(before, _ schema.Object) bool {
-				return before.(*sandbox.SandboxPool).Spec.State == sandbox.PoolStateActive
-			},
-		}},
+		}, scales("spec.replicas", "deployment"), scales("spec.autoscale", "deployment"), scales("spec.autoscaled", "autoscale")},
+	}
+}
+
+// scales declares a field of a pool that the scale of its service changes.
+func scales(path, owner string) kit.Share {
+	return kit.Share{
+		Field: kit.Field{Kind: sandbox.SandboxPoolKind, Path: path}, Owner: owner,
+		Why: "to scale a service of the version that serves",
+		When: func(before, _ schema.Object) bool {
+			return before.(*sandbox.SandboxPool).Spec.State == sandbox.PoolStateActive
+		},
 	}
 }

@@ -34,7 +34,7 @@ func (h *appHandler) SetEnv(ctx context.Context, req *app.SetEnvRequest) (*app.D
 }
 
 func (h *appHandler) Scale(ctx context.Context, req *app.ScaleRequest) (*app.ScaleResponse, error) {
-	a, deferred, err := h.apps.Scale(ctx, req.Project, req.App, req.Set, req.Reset)
+	a, deferred, err := h.apps.Scale(ctx, req.Project, req.App, apps.Scaling{Set: req.Set, Bounds: req.Bounds, Reset: req.Reset})
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/components/execution/traced"
 	"miren.dev/runtime/controllers/applog"
 	"miren.dev/runtime/controllers/appnet"
+	"miren.dev/runtime/controllers/autoscale"
 	"miren.dev/runtime/controllers/build"
 	ctlcertificate "miren.dev/runtime/controllers/certificate"
 	"miren.dev/runtime/controllers/deployment"
@@ -170,7 +171,8 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		(&task.Schedule{Store: c.quotas, Logger: log("task-schedule")}).Controller(),
 		(&task.Runs{Store: c.store, Logger: log("task-run")}).Controller(),
 		(&template.Reconciler{Templates: c.templates}).Controller(),
-		(&pool.Reconciler{Store: c.quotas, Logger: log("pool")}).Controller(),
+		(&pool.Reconciler{Store: c.quotas, Drainer: c.drainer(), Node: c.deps.Sandboxes.Node, DrainTimeout: c.cfg.Ingress.DrainTimeout, Logger: log("pool")}).Controller(),
+		c.autoscaler(log("autoscale")).Controller(),
 		(&pool.Warm{
 			Store: c.store, Informers: c.informers, Templates: c.templates, Demand: c.demand, Logger: log("warm-pool"),
 		}).Controller(),
@@ -235,6 +237,15 @@ func (c *control) drainer() deployment.Drainer {
 		return nil
 	}
 	return ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+}
+
+// autoscaler has the number of sandboxes of services follow the load.
+func (c *control) autoscaler(log *slog.Logger) *autoscale.Reconciler {
+	r := &autoscale.Reconciler{Store: c.store, Informers: c.informers, Meter: c.deps.Sandboxes.Node, Logger: log}
+	if c.cfg.Ingress.HTTPAddress != "" {
+		r.Ingress = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+	}
+	return r
 }
 
 // appURL returns the URL of an app without a route: under the first local

@@ -53,12 +53,15 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"api writes app.status.active_deployment of deployment to accept a deployment, together with its lease",
+		"api writes sandbox_pool.spec.autoscale of deployment to scale a service of the version that serves",
+		"api writes sandbox_pool.spec.autoscaled of autoscale to scale a service of the version that serves",
 		"api writes sandbox_pool.spec.replicas of deployment to scale a service of the version that serves",
 		"certificate-order writes certificate.spec of api to renew a certificate that it ordered",
 		"deployment writes app.spec.env of api when a rollback brings back that of its version",
 		"deployment writes app.spec.secrets of api when a rollback brings back that of its version",
 		"deployment writes sandbox.spec.desired of api to stop the release command of a version that will not serve",
 		"deployment writes sandbox.spec.stop_reason of api to stop the release command of a version that will not serve",
+		"deployment writes sandbox_pool.spec.autoscaled of autoscale when a number that was fixed begins to follow the load",
 		"disk-copy writes disk_snapshot.spec.deleted of api to delete one that was taken for a copy",
 		"disk-schedule writes disk_copy.spec.deleted of api to delete an old one that it has made",
 		"disk-schedule writes disk_snapshot.spec.deleted of api to delete an old one that it has taken",
@@ -162,7 +165,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "app-log", "app-log-retention", "build", "certificate-host", "certificate-order", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
+	want := []string{"api", "app-log", "app-log-retention", "autoscale", "build", "certificate-host", "certificate-order", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}
