@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -97,6 +98,13 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 		network, err := r.network(ctx, b.Status.Network)
 		if err != nil {
 			return 0, err
+		}
+		// Their variables must be in the app's environment before the version copies it.
+		if waits, err := addons.Ensure(ctx, r.Store, r.app, b.Status.Addons); waits != "" || err != nil {
+			if err == nil {
+				err = r.report(ctx, waits)
+			}
+			return poll, err
 		}
 		return r.createVersion(ctx, app.AppVersionSpec{
 			Network: network,
