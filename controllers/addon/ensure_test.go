@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/pkg/errs"
@@ -42,5 +43,25 @@ func TestAddonsOfAnAppToml(t *testing.T) {
 	}
 	if waits, err := ensure(app.AddonRequest{Name: "other", Kind: "mysql", Prefix: "OTHER"}); waits == "" || err != nil {
 		t.Errorf("with a prefix: waits %q, %v", waits, err)
+	}
+}
+
+// An earlier version of an app gets the present variables of addons, and keeps its others.
+func TestEarlierVersionGetsPresentCredentials(t *testing.T) {
+	e := newEnv(t)
+	e.user("shop")
+	e.create("db")
+	e.attach()
+	r := e.reconciler(e.store)
+	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	before := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	must(e.addons.Rotate(t.Context(), "", "db"))(e)
+	e.settle(r, "db", func(a *addon.Addon) bool { return a.Spec.Credential == 2 && e.running() })
+	now := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	old := maps.Clone(before.Spec.Secrets)
+	old["OTHER"] = before.Spec.Secrets["DATABASE_URL"]
+	got := must(addons.Current(t.Context(), e.store, now, old))(e)
+	if !got["DATABASE_URL"].Equal(now.Spec.Secrets["DATABASE_URL"]) || !got["OTHER"].Equal(old["OTHER"]) || old["DATABASE_URL"].Equal(got["DATABASE_URL"]) {
+		t.Error("the earlier version does not get the present credentials alone")
 	}
 }

@@ -66,6 +66,8 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	ver.CopiedFrom = src.GetID()
 	if r.dep.Spec.Kind == app.RolloutKindConfig {
 		ver.Env, ver.Secrets = r.app.Spec.Env, r.app.Spec.Secrets
+	} else if ver.Secrets, err = addons.Current(ctx, r.Store, r.app, ver.Secrets); err != nil {
+		return 0, err
 	}
 	// Retention may delete the build while the image stays.
 	if _, err := get[app.Build](ctx, r.Store, ver.Build); errs.Is(err, errs.NotFound) {

@@ -3,6 +3,7 @@ package addons
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -75,6 +76,31 @@ func ensure(ctx context.Context, s entity.Store, a *app.App, w app.AddonRequest)
 		return "", errs.New(errs.FailedPrecondition, "addon %s cannot be started: %s", name, x.Status.Message).WithHint("`r addon show %s` says more", name)
 	}
 	return strings.TrimSuffix(fmt.Sprintf("waiting for addon %s: %s", name, x.Status.Message), ": "), nil
+}
+
+// Current returns the secrets of an earlier version of an app with the present variables of
+// its addons, since addons refuse the credentials of that time.
+func Current(ctx context.Context, r entity.Reader, a *app.App, secrets map[string]schema.Secret) (map[string]schema.Secret, error) {
+	all, err := AttachmentsOf(ctx, r, a.GetID())
+	if err != nil || len(all) == 0 {
+		return secrets, err
+	}
+	now := maps.Clone(secrets)
+	if now == nil {
+		now = map[string]schema.Secret{}
+	}
+	for _, t := range all {
+		x, err := entity.Get[addon.Addon](ctx, r, t.Spec.Addon)
+		if err != nil {
+			return nil, err
+		}
+		for name := range Variables(x.Spec.Engine, "", "", 0, "", t.Spec.Prefix) {
+			if v, ok := a.Spec.Secrets[name]; ok {
+				now[name] = v
+			}
+		}
+	}
+	return now, nil
 }
 
 // makeFor makes an addon, its app and the attachment together or not at all.
