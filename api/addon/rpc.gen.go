@@ -313,8 +313,9 @@ type Addons interface {
 	// Attach: Gives an app the variables of an addon and rolls them out. Permission: deploy,
 	// in the project of project.
 	Attach(ctx context.Context, req *AttachAddonRequest) (*AttachmentResponse, error)
-	// Detach: Takes the variables of an addon from an app and rolls that out. Permission:
-	// deploy, in the project of project.
+	// Detach: Takes the variables of an addon from an app, rolls that out, and returns when
+	// the version that serves does not have them. Permission: deploy, in the project of
+	// project.
 	Detach(ctx context.Context, req *AttachAddonRequest) error
 	// Rotate: Gives the addon new credentials, rolls them out, and then has it refuse the old
 	// ones. Permission: deploy, in the project of project.
@@ -349,8 +350,9 @@ type AddonsClient interface {
 	// Attach: Gives an app the variables of an addon and rolls them out. Permission: deploy,
 	// in the project of project.
 	Attach(ctx context.Context, req *AttachAddonRequest) (*AttachmentResponse, error)
-	// Detach: Takes the variables of an addon from an app and rolls that out. Permission:
-	// deploy, in the project of project.
+	// Detach: Takes the variables of an addon from an app, rolls that out, and returns when
+	// the version that serves does not have them. Permission: deploy, in the project of
+	// project.
 	Detach(ctx context.Context, req *AttachAddonRequest) error
 	// Rotate: Gives the addon new credentials, rolls them out, and then has it refuse the old
 	// ones. Permission: deploy, in the project of project.

@@ -141,7 +141,7 @@ func newDetach(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "detach NAME",
 		Short:             "Take the variables of an addon from an app",
-		Long:              "Takes the variables of an addon from an app and rolls that out. The addon and its data stay. Credentials that the app had work until they are rotated.",
+		Long:              "Takes the variables of an addon from an app, rolls that out, and returns when the version that serves does not have them. The addon and its data stay. Credentials that the app had work until they are rotated.",
 		Example:           "  r addon detach db --app worker",
 		Args:              command.Args(1, 1, "NAME"),
 		ValidArgsFunction: command.CompleteFirst(e, addon.AddonKind),
@@ -160,7 +160,7 @@ func newDetach(e *command.Env) *cobra.Command {
 			if e.JSON {
 				return e.PrintJSON(map[string]string{"detached": args[0], "app": name})
 			}
-			e.Printf("%s app %s loses the variables of %s; `r status %s` shows how far\n", e.Paint(console.Green, "✓"), name, args[0], name)
+			e.Printf("%s app %s does not have the variables of %s any more\n", e.Paint(console.Green, "✓"), name, args[0])
 			return nil
 		},
 	}

@@ -127,7 +127,7 @@ func attachmentCell(a *addon.Addon, t *addon.AddonAttachment) string {
 	}
 	switch {
 	case t.Spec.Detach:
-		return cell + ", is being detached"
+		return strings.TrimSuffix(cell+", is being detached: "+t.Status.Message, ": ")
 	case t.Status.Running == a.Spec.Credential:
 		return cell
 	}

@@ -172,11 +172,18 @@ func (x *attached) detach(ctx context.Context, project string) (bool, error) {
 			return false, err
 		}
 		if slices.ContainsFunc(names, func(n string) bool { _, has := ver.Spec.Secrets[n]; return has }) {
+			why := fmt.Sprintf("app %s is being deployed", x.to.Name)
 			if x.to.Status.ActiveDeployment == "" {
 				change.Deploy = true
-				_, err = x.redeploy(ctx, project, change)
+				if why, err = x.redeploy(ctx, project, change); err != nil {
+					return false, err
+				}
 			}
-			return false, err
+			if why == x.t.Status.Message {
+				return false, nil
+			}
+			x.t.Status.Message = why
+			return false, entity.UpdateStatus(ctx, x.Store, x.t)
 		}
 	}
 	return true, entity.Delete(ctx, x.Store, x.t)

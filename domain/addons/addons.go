@@ -248,8 +248,8 @@ func free(to *app.App, e addon.Engine, prefix string) error {
 	return nil
 }
 
-// Detach takes the variables of an addon from an app and rolls that out. NotFound if the
-// app does not have them.
+// Detach takes the variables of an addon from an app, rolls that out, and returns when the
+// version that serves does not have them. NotFound if the app does not have them.
 func (s *Service) Detach(ctx context.Context, project, name, appName string) error {
 	a, err := s.Find(ctx, project, name)
 	if err != nil {
@@ -265,14 +265,18 @@ func (s *Service) Detach(ctx context.Context, project, name, appName string) err
 	}
 	for _, t := range all {
 		if t.Spec.App == to.GetID() {
-			return s.detach(ctx, t)
+			_, err := entity.ModifySpec(ctx, s.Store, t.GetID(), func(t *addon.AddonAttachment) error { t.Spec.Detach = true; return nil })
+			if err == nil {
+				_, err = informer.Of[addon.AddonAttachment](s.Informers).Await(ctx, t.ID, func(*addon.AddonAttachment) (bool, error) { return false, nil })
+			}
+			return gone(err)
 		}
 	}
 	return errs.New(errs.NotFound, "addon %s is not attached to app %s", name, appName).WithHint("`r addon show %s` lists the apps", name)
 }
 
-func (s *Service) detach(ctx context.Context, t *addon.AddonAttachment) error {
-	_, err := entity.ModifySpec(ctx, s.Store, t.GetID(), func(t *addon.AddonAttachment) error { t.Spec.Detach = true; return nil })
+// gone turns the end of a wait for a deletion into success.
+func gone(err error) error {
 	if errs.Is(err, errs.NotFound) {
 		return nil
 	}
@@ -319,10 +323,7 @@ func (s *Service) Delete(ctx context.Context, project, name string, force bool) 
 	if err == nil {
 		_, err = informer.Of[addon.Addon](s.Informers).Await(ctx, a.ID, func(*addon.Addon) (bool, error) { return false, nil })
 	}
-	if errs.Is(err, errs.NotFound) {
-		return nil
-	}
-	return err
+	return gone(err)
 }
 
 // Wait returns when an addon is as it is wanted (addon.Settled) and, with appName, each
