@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
@@ -23,7 +24,7 @@ import (
 // Kinds returns every kind, by name. The descriptors are shared; do not
 // change them.
 func Kinds() []*schema.Kind {
-	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, certificate.Kinds, disk.Kinds, event.Kinds, execution.Kinds, secret.Kinds, webhook.Kinds)
+	all := slices.Concat(addon.Kinds, core.Kinds, sandbox.Kinds, app.Kinds, certificate.Kinds, disk.Kinds, event.Kinds, execution.Kinds, secret.Kinds, webhook.Kinds)
 	slices.SortFunc(all, func(a, b *schema.Kind) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"miren.dev/runtime/cli/addon"
 	"miren.dev/runtime/cli/app"
 	"miren.dev/runtime/cli/audit"
 	"miren.dev/runtime/cli/auth"
@@ -78,6 +79,7 @@ var commands = []entry{
 	{path: "env", group: groupApps, make: app.NewEnv},
 	{path: "scale", group: groupApps, make: app.NewScale},
 	{path: "task", group: groupApps, make: task.New},
+	{path: "addon", group: groupApps, make: addon.New},
 	{path: "run", group: groupSandboxes, make: runcode.New},
 	{path: "sandbox-run", group: groupSandboxes, make: sandboxrun.New},
 	{path: "execution", group: groupSandboxes, make: execution.New},

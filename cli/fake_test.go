@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
@@ -32,6 +33,7 @@ import (
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/certificates"
 	"miren.dev/runtime/domain/events"
@@ -171,6 +173,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	app.RegisterDeploys(srv, fakeDeploys{f})
 	app.RegisterBuilds(srv, fakeBuilds{f})
 	app.RegisterTasks(srv, rpcserver.Tasks(&tasks.Service{Store: f.store, Apps: &apps.Service{Store: f.store}}))
+	addon.RegisterAddons(srv, rpcserver.Addons(&addons.Service{Store: f.store, Apps: &apps.Service{Store: f.store}, Informers: set}))
 	app.RegisterRoutes(srv, fakeRoutes{f})
 	sandbox.RegisterSandboxes(srv, fakeSandboxes{f})
 	sandbox.RegisterFiles(srv, f.files)

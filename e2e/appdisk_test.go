@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,19 +13,27 @@ import (
 // post sends a body to an app.
 func (s *server) post(t *testing.T, app, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/", s.port), strings.NewReader(body))
-	if err != nil {
+	if err := s.tryPost(t.Context(), app, body); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// tryPost sends a body to an app, and returns why the app did not take it.
+func (s *server) tryPost(ctx context.Context, app, body string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/", s.port), strings.NewReader(body))
+	if err != nil {
+		return err
 	}
 	req.Host = app + ".localhost"
 	resp, err := client.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer resp.Body.Close()
 	if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("POST to %s: %d %s %v", app, resp.StatusCode, answer, err)
+		return fmt.Errorf("POST to %s: %d %s %w", app, resp.StatusCode, answer, err)
 	}
+	return nil
 }
 
 // TestAppKeepsItsDisk deploys an app that writes to its disk. The data are there

@@ -799,6 +799,38 @@ func (x *Task) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// AddonRequest: A database or store that an app asks for.
+type AddonRequest struct {
+	// Name in the app.toml; the addon is named APP-NAME.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// postgres, valkey or mysql.
+	Kind string `cbor:"2,keyasint" json:"kind" schema:"required"`
+	// Version; absent: the one that the server's machine has packages of.
+	Version string `cbor:"3,keyasint,omitempty" json:"version,omitempty"`
+	// What stands before the names of the variables, with a _; absent: nothing.
+	Prefix string `cbor:"4,keyasint,omitempty" json:"prefix,omitempty"`
+	// Size of its disk when it is made; absent: the default. (unit: bytes)
+	SizeBytes *int64 `cbor:"5,keyasint,omitempty" json:"size_bytes,omitempty"`
+	// Memory of its sandbox when it is made; absent: the default. (unit: bytes)
+	MemoryBytes *int64 `cbor:"6,keyasint,omitempty" json:"memory_bytes,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AddonRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AddonRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AddonRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AddonRequest) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	v.Required("kind", x.Kind != "")
+}
+
 // Step: One step of a deployment or build.
 type Step struct {
 	// build, release (with a release command), start, shift, bake, drain.
@@ -1544,6 +1576,8 @@ type BuildStatus struct {
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
 	// Network found in the source's app.toml.
 	Network *Network `cbor:"16,keyasint,omitempty" json:"network,omitempty"`
+	// Addons found in the source's app.toml.
+	Addons []AddonRequest `cbor:"17,keyasint,omitempty" json:"addons,omitempty"`
 	// Class of its failure.
 	Reason FailureReason `cbor:"12,keyasint,omitempty" json:"reason,omitempty"`
 	// Reason of its failure.
@@ -1596,6 +1630,9 @@ func (x *BuildStatus) ValidateFields(v *schema.Validator) {
 	if x.Network != nil {
 		v.In("network", x.Network)
 	}
+	for i := range x.Addons {
+		v.InElem("addons", i, &x.Addons[i])
+	}
 	if x.Reason != "" {
 		schema.CheckEnum(v, "reason", x.Reason)
 	}
@@ -1623,6 +1660,7 @@ const (
 	BuildAttrTasks           = "status.tasks"
 	BuildAttrEnv             = "status.env"
 	BuildAttrNetwork         = "status.network"
+	BuildAttrAddons          = "status.addons"
 	BuildAttrReason          = "status.reason"
 	BuildAttrMessage         = "status.message"
 	BuildAttrHint            = "status.hint"
@@ -1712,6 +1750,7 @@ var BuildKind = &schema.Kind{
 		{Path: "status.tasks", Number: 15, Type: "list of component task", Doc: "Tasks found in the source's app.toml."},
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},
 		{Path: "status.network", Number: 16, Type: "component network", Doc: "Network found in the source's app.toml."},
+		{Path: "status.addons", Number: 17, Type: "list of component addon_request", Doc: "Addons found in the source's app.toml."},
 		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "policy", "lease", "internal"}},
 		{Path: "status.message", Number: 7, Type: "string", Doc: "Reason of its failure."},
 		{Path: "status.hint", Number: 8, Type: "string", Doc: "Advice for the user."},

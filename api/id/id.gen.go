@@ -14,6 +14,18 @@ type AcmeAccount string
 // NewAcmeAccount returns a fresh random id.
 func NewAcmeAccount() AcmeAccount { return AcmeAccount(schema.NewID("acme")) }
 
+// Addon is the id of an entity of kind addon ("addon-" and 16 characters).
+type Addon string
+
+// NewAddon returns a fresh random id.
+func NewAddon() Addon { return Addon(schema.NewID("addon")) }
+
+// AddonAttachment is the id of an entity of kind addon_attachment ("attach-" and 16 characters).
+type AddonAttachment string
+
+// NewAddonAttachment returns a fresh random id.
+func NewAddonAttachment() AddonAttachment { return AddonAttachment(schema.NewID("attach")) }
+
 // APIKey is the id of an entity of kind api_key ("key-" and 16 characters).
 type APIKey string
 

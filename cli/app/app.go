@@ -16,11 +16,7 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("app", "Deploy and control apps",
-<<<<<<< HEAD
-		newInit(e), newSchema(e), newPlan(e), NewDeploy(e), newList(e), newShow(e), NewStatus(e), newHistory(e), newDiff(e), newRollback(e), newPromote(e), NewLogs(e), NewEnv(e),
-=======
-		newInit(e), newSchema(e), newPlan(e), NewDeploy(e), newList(e), newShow(e), NewStatus(e), newHistory(e), newRollback(e), newPromote(e), NewLogs(e), newMetrics(e), NewEnv(e),
->>>>>>> s5-metrics
+		newInit(e), newSchema(e), newPlan(e), NewDeploy(e), newList(e), newShow(e), NewStatus(e), newHistory(e), newDiff(e), newRollback(e), newPromote(e), NewLogs(e), newMetrics(e), NewEnv(e),
 		newExec(e), NewConsole(e), NewOpen(e), newRun(e), NewScale(e), newMaintenance(e), newRestart(e), newCancel(e), newDelete(e))
 }
 

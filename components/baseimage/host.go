@@ -60,15 +60,15 @@ type distribution struct {
 	versions languageVersions
 }
 
-// languageVersions are the versions of languages that a release has packages of.
-type languageVersions struct{ python, ruby, php, java, rust string }
+// languageVersions are the versions of languages and servers that a release has packages of; empty: it has none.
+type languageVersions struct{ python, ruby, php, java, rust, postgres, valkey, mariadb string }
 
 // Releases that are still maintained, the oldest first.
 var releases = []distribution{
-	{"debian", "bookworm", "12", languageVersions{python: "3.11", ruby: "3.1", php: "8.2", java: "17", rust: "1.63"}},
-	{"debian", "trixie", "13", languageVersions{python: "3.13", ruby: "3.3", php: "8.4", java: "21", rust: "1.85"}},
-	{"ubuntu", "jammy", "22.04", languageVersions{python: "3.10", ruby: "3.0", php: "8.1", java: "21", rust: "1.75"}},
-	{"ubuntu", "noble", "24.04", languageVersions{python: "3.12", ruby: "3.2", php: "8.3", java: "21", rust: "1.75"}},
+	{"debian", "bookworm", "12", languageVersions{python: "3.11", ruby: "3.1", php: "8.2", java: "17", rust: "1.63", postgres: "15", mariadb: "10.11"}},
+	{"debian", "trixie", "13", languageVersions{python: "3.13", ruby: "3.3", php: "8.4", java: "21", rust: "1.85", postgres: "17", valkey: "8.1", mariadb: "11.8"}},
+	{"ubuntu", "jammy", "22.04", languageVersions{python: "3.10", ruby: "3.0", php: "8.1", java: "21", rust: "1.75", postgres: "14", mariadb: "10.6"}},
+	{"ubuntu", "noble", "24.04", languageVersions{python: "3.12", ruby: "3.2", php: "8.3", java: "21", rust: "1.75", postgres: "16", valkey: "7.2", mariadb: "10.11"}},
 }
 
 // hostFor returns the host as if it ran another release of its distribution; empty: its own. NotFound when its sources

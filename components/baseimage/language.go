@@ -3,6 +3,7 @@ package baseimage
 import (
 	"context"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"miren.dev/runtime/pkg/errs"
@@ -26,7 +27,7 @@ func offers(l language, h *host, own string) []offer {
 	for i := len(releases) - 1; i >= 0; i-- {
 		r := releases[i]
 		switch {
-		case r.id != h.id:
+		case r.id != h.id || l.of(r.versions) == "":
 		case r.codename == h.codename:
 			if own == "" || l.release {
 				own = l.of(r.versions)
@@ -37,6 +38,9 @@ func offers(l language, h *host, own string) []offer {
 	}
 	if own == "" {
 		own = "3" // of Python
+	}
+	if slices.ContainsFunc(releases, func(r distribution) bool { return r.id == h.id && r.codename == h.codename && l.of(r.versions) == "" }) {
+		return list // the host's own release has no packages of it
 	}
 	mine := offer{own, h.codename}
 	if l.release && len(list) > 0 && compareVersions(list[0].version, own) > 0 {

@@ -35,7 +35,7 @@ func (r Ref) String() string {
 const Prefix = "runtime/"
 
 // Names that can be made here, for messages.
-const known = "debian, golang, node, python, scratch, and runtime/ with sandbox, php, ruby, java, rust or deno"
+const known = "debian, golang, node, python, scratch, and runtime/ with sandbox, php, ruby, java, rust, deno, postgres, valkey or mysql"
 
 var leadingVersion = regexp.MustCompile(`^v?(\d+(?:\.\d+){0,2})(?:-|$)`)
 

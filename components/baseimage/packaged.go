@@ -13,8 +13,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// packagedImage is an image of a language that the distribution has packages of. "%" in a package stands for the
-// version. The folder apps/<name>, if there is one, has files of the image.
+// packagedImage is an image of a language that the distribution has packages of. "%" in a package or a variable stands
+// for the version. The folder apps/<name>, if there is one, has files of the image.
 type packagedImage struct {
 	name     string
 	language language
@@ -23,6 +23,7 @@ type packagedImage struct {
 	packages []string
 	env      []string
 	cmd      []string
+	hooks    []string // options of mmdebstrap
 }
 
 var (
@@ -32,7 +33,18 @@ var (
 	rustLanguage = language{title: "Rust", of: func(v languageVersions) string { return v.rust }, files: "rust-version in Cargo.toml", release: true}
 )
 
-// packagedImages are the images of languages besides Python; a parent stands before its children.
+// Servers of addons. An addon is made of them by the names of its engines (domain/addons).
+var (
+	postgresServer = language{title: "PostgreSQL", of: func(v languageVersions) string { return v.postgres }, files: "--version of `r addon create`"}
+	valkeyServer   = language{title: "Valkey", of: func(v languageVersions) string { return v.valkey }, files: "--version of `r addon create`"}
+	mariadbServer  = language{title: "MariaDB", of: func(v languageVersions) string { return v.mariadb }, files: "--version of `r addon create`"}
+)
+
+// noCluster has the package make no database when it is installed: addon-start makes it on the disk.
+const noCluster = `--setup-hook=mkdir -p "$1"/etc/postgresql-common; echo create_main_cluster = false >"$1"/etc/postgresql-common/createcluster.conf`
+
+// packagedImages are the images of languages besides Python, and of the servers of addons; a parent stands before its
+// children.
 var packagedImages = []packagedImage{
 	{
 		name: "php", language: phpLanguage, index: "php-cli",
@@ -60,6 +72,18 @@ var packagedImages = []packagedImage{
 	{name: "java-build", language: javaLanguage, index: "default-jre-headless", packages: []string{"git", "maven", "openjdk-%-jdk-headless"}},
 	{name: "rust", language: rustLanguage, index: "rustc", packages: []string{"cargo", "g++", "gcc", "git", "libc6-dev", "libssl-dev", "make", "pkg-config", "rustc"}},
 	{name: "rust-run", language: rustLanguage, index: "rustc"},
+	{
+		name: "postgres", language: postgresServer, index: "postgresql", packages: []string{"postgresql-%"},
+		env: []string{"LANG=C.UTF-8", "ADDON_VERSION=%"}, cmd: []string{"addon-start"}, hooks: []string{noCluster},
+	},
+	{
+		name: "valkey", language: valkeyServer, index: "valkey", packages: []string{"valkey-server", "valkey-tools"},
+		env: []string{"ADDON_VERSION=%"}, cmd: []string{"addon-start"},
+	},
+	{
+		name: "mysql", language: mariadbServer, index: "mariadb-server", packages: []string{"mariadb-server"},
+		env: []string{"ADDON_VERSION=%"}, cmd: []string{"addon-start"}, hooks: []string{`--customize-hook=rm -rf "$1"/var/lib/mysql/*`},
+	},
 }
 
 //go:embed apps
@@ -114,7 +138,7 @@ func (s *Store) packagedOf(p *packagedImage, found offer) (*recipe, error) {
 	}
 	r := &recipe{
 		name: p.name, version: found.version, parent: parent, inputs: slices.Clone(packages),
-		env: append([]string{searchPath}, p.env...), cmd: p.cmd,
+		env: append([]string{searchPath}, withVersion(p.env, found.version)...), cmd: p.cmd,
 	}
 	if p.parent != "" {
 		r.env = p.env // the search path is the parent's
@@ -124,7 +148,7 @@ func (s *Store) packagedOf(p *packagedImage, found offer) (*recipe, error) {
 	}
 	r.make = func(ctx context.Context, b *builder) error {
 		// The packages of Java fail where this folder was left out.
-		if err := b.packages(ctx, host, packages, []string{`--essential-hook=mkdir -p "$1"/usr/share/man/man1`}); err != nil || len(files) == 0 {
+		if err := b.packages(ctx, host, packages, append([]string{`--essential-hook=mkdir -p "$1"/usr/share/man/man1`}, p.hooks...)); err != nil || len(files) == 0 {
 			return err
 		}
 		return b.layer(func(tw *tar.Writer) error {
@@ -145,11 +169,16 @@ func (s *Store) packagedOf(p *packagedImage, found offer) (*recipe, error) {
 
 // of are the packages for a version.
 func (p *packagedImage) of(version string) []string {
-	var list []string
-	for _, name := range p.packages {
-		list = append(list, strings.ReplaceAll(name, "%", version))
+	return withVersion(p.packages, version)
+}
+
+// withVersion puts a version where "%" stands for it.
+func withVersion(list []string, version string) []string {
+	var out []string
+	for _, s := range list {
+		out = append(out, strings.ReplaceAll(s, "%", version))
 	}
-	return list
+	return out
 }
 
 type imageFile struct {

@@ -23,6 +23,7 @@ import (
 // outcome is the result of a successful build.
 type outcome struct {
 	network  *app.Network
+	addons   []app.AddonRequest
 	image    string
 	services []app.Service
 	tasks    []app.Task
@@ -84,7 +85,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, offer(plan, err)
 	}
-	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), env: plan.Env, network: network(plan), plan: plan}
+	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), env: plan.Env, network: network(plan), addons: addons(plan), plan: plan}
 	if len(out.services) == 0 {
 		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "the source has no service to run").
 			WithHint("say what runs in Procfile (web: ...) or in [services.web] of app.toml"))
@@ -216,7 +217,6 @@ func services(plan *stack.Plan) []app.Service {
 	return out
 }
 
-// tasks turns the plan's tasks into those of a version, with the defaults.
 // network returns the network of the plan.
 func network(plan *stack.Plan) *app.Network {
 	n := plan.Network
@@ -226,6 +226,15 @@ func network(plan *stack.Plan) *app.Network {
 	return &app.Network{Egress: n.Egress, Allow: n.Allow, Deny: n.Deny, Restricted: n.Restricted, AllowFrom: n.AllowFrom}
 }
 
+// addons turns the plan's addons into those that the app asks for.
+func addons(plan *stack.Plan) (out []app.AddonRequest) {
+	for _, a := range plan.Addons {
+		out = append(out, app.AddonRequest{Name: a.Name, Kind: a.Kind, Version: a.Version, Prefix: a.Prefix, SizeBytes: a.SizeBytes, MemoryBytes: a.MemoryBytes})
+	}
+	return out
+}
+
+// tasks turns the plan's tasks into those of a version, with the defaults.
 func tasks(plan *stack.Plan) []app.Task {
 	var out []app.Task
 	for _, in := range plan.Tasks {

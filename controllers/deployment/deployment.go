@@ -29,6 +29,7 @@ import (
 	"slices"
 	"time"
 
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
@@ -100,10 +101,11 @@ func (r *Reconciler) Controller() kit.Controller {
 			kit.Map(func(b *app.Build) []id.Deployment { return active(b.Spec.App) }),
 			kit.Map(func(sb *sandbox.Sandbox) []id.Deployment { return active(sb.Spec.App) }),
 			kit.Map(func(p *sandbox.SandboxPool) []id.Deployment { return active(p.Spec.App) }),
+			kit.Map(func(t *addon.AddonAttachment) []id.Deployment { return active(t.Spec.App) }),
 		},
 		Access: kit.Access{
-			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind, disk.DiskKind, disk.DiskMountKind},
-			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind, disk.DiskKind},
+			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind, disk.DiskKind, disk.DiskMountKind, addon.AddonKind},
+			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind, disk.DiskKind, addon.AddonKind, addon.AddonAttachmentKind, app.AppKind},
 			Deletes: []*schema.Kind{app.DeployLeaseKind},
 			Owns: slices.Concat(
 				kit.Fields(app.DeploymentKind, "status"), kit.Fields(app.AppKind, "spec.version_counter", "status"),

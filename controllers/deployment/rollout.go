@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -65,6 +66,8 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	ver.CopiedFrom = src.GetID()
 	if r.dep.Spec.Kind == app.RolloutKindConfig {
 		ver.Env, ver.Secrets = r.app.Spec.Env, r.app.Spec.Secrets
+	} else if ver.Secrets, err = addons.Current(ctx, r.Store, r.app, ver.Secrets); err != nil {
+		return 0, err
 	}
 	// Retention may delete the build while the image stays.
 	if _, err := get[app.Build](ctx, r.Store, ver.Build); errs.Is(err, errs.NotFound) {
@@ -97,6 +100,13 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 		network, err := r.network(ctx, b.Status.Network)
 		if err != nil {
 			return 0, err
+		}
+		// Their variables must be in the app's environment before the version copies it.
+		if waits, err := addons.Ensure(ctx, r.Store, r.app, b.Status.Addons); waits != "" || err != nil {
+			if err == nil {
+				err = r.report(ctx, waits)
+			}
+			return poll, err
 		}
 		return r.createVersion(ctx, app.AppVersionSpec{
 			Network: network,

@@ -43,6 +43,10 @@
 //	size = "10GB"                    # it is created with this size if it does not exist
 //	read_only = false                # true: any number of sandboxes may mount it
 //
+//	[addons]                         # made by the first deployment, as APP-db and APP-cache
+//	db = "postgres"                  # gives DATABASE_URL
+//	cache = {kind = "valkey", size = "1GB"}
+//
 //	[tasks.cleanup]                  # runs to its end, at times or by `r task run`
 //	command = "bin/cleanup"
 //	schedule = "30 3 * * *"          # as cron writes it; also @daily, "@every 90m"; absent: by hand only
@@ -89,10 +93,21 @@ type Config struct {
 	Build    Build
 	Env      map[string]string
 	Network  *Network
+	Addons   []Addon   // in the order of app.toml
 	Services []Service // in the order of the files, app.toml first
 	Tasks    []Task    // in the order of app.toml
 	// Release is a command that runs once, in the environment of a new version, before the version gets traffic.
 	Release []string
+}
+
+// Addon is a database or store that the app uses. Empty fields are left to the defaults.
+type Addon struct {
+	Name        string
+	Kind        string // as AddonKinds
+	Version     string
+	Prefix      string // of its variables
+	SizeBytes   *int64
+	MemoryBytes *int64
 }
 
 // Network says what the app reaches, and which apps reach it.

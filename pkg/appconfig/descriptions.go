@@ -24,6 +24,13 @@ var descriptions = map[string]string{
 	"network.deny":       "Networks, addresses and domains that they do not reach.",
 	"network.allow_from": "Apps of the project that may connect to this one; default: all of them.",
 
+	"addons":           "Databases and stores that the app uses, by name: the kind (postgres, valkey or mysql), or a table. The first deployment makes them.",
+	"addons.*.kind":    "postgres, valkey or mysql.",
+	"addons.*.version": "Version, such as \"15\"; default: the one of the server's distribution.",
+	"addons.*.prefix":  "What stands before the names of its variables, with a _: REPORTS makes REPORTS_DATABASE_URL.",
+	"addons.*.size":    "Size of its disk when it is made, such as 10GB.",
+	"addons.*.memory":  "Memory of its sandbox when it is made, such as 512MB.",
+
 	"services":                        "Processes of the app that run all the time, by name. The service web gets the requests to the app's hosts.",
 	"services.*.command":              "Command of the process; default: that of the image. A string is for the shell, a list is not.",
 	"services.*.port":                 "Port on which the service serves HTTP, also given as PORT; 0: none. The service web has 8080 if absent.",

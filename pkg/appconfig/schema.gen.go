@@ -8,6 +8,17 @@ import (
 
 // Limits and defaults of the schemas in api.
 const (
+	// MaxAddonName: Longest name of an addon: it is also the name of the app that runs it.
+	// (unit: bytes)
+	MaxAddonName = 40
+	// AddonNamePattern: Pattern of the name of an addon.
+	AddonNamePattern = "^[a-z]([a-z0-9-]*[a-z0-9])?$"
+	// AddonVersionPattern: Pattern of the version of an addon.
+	AddonVersionPattern = "^[0-9]+([.][0-9]+)?$"
+	// AddonPrefixPattern: Pattern of the prefix of an addon's variables.
+	AddonPrefixPattern = "^[A-Z][A-Z0-9_]{0,31}$"
+	// MaxAddons: Most addons of an app.toml.
+	MaxAddons = 20
 	// MaxAppName: Longest name of an app. It leaves room for -v123456-service within the 63
 	// bytes of a name. (unit: bytes)
 	MaxAppName = 40

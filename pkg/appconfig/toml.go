@@ -76,6 +76,7 @@ func (p *parser) root(c *Config, meta toml.MetaData) table {
 		"env":     p.env(&c.Env),
 		"release": p.command(&c.Release),
 		"network": p.network(&c.Network),
+		"addons":  p.addons(&c.Addons, meta),
 		"build": p.table(table{
 			"stack":      p.oneOf(&c.Build.Stack, Stacks),
 			"dockerfile": p.path(&c.Build.Dockerfile),

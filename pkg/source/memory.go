@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"io"
@@ -62,4 +63,22 @@ func (m *Memory) WritePack(ctx context.Context, w io.Writer, digests []Digest) e
 		}
 		return nil
 	})
+}
+
+// Keep stores a source that the server itself made, and returns its digest.
+func (s *Store) Keep(ctx context.Context, m *Memory) (Digest, error) {
+	encoded, err := m.Manifest.Encode()
+	if err != nil {
+		return "", err
+	}
+	d, missing, err := s.Missing(encoded)
+	if err != nil || len(missing) == 0 {
+		return d, err
+	}
+	var pack bytes.Buffer
+	if err := m.WritePack(ctx, &pack, missing); err != nil {
+		return "", err
+	}
+	_, err = s.ReadPack(ctx, d, &pack)
+	return d, err
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
@@ -23,13 +24,14 @@ func Access() (name string, a kit.Access) {
 	return "api", kit.Access{
 		Reads: api.Kinds(),
 		Creates: []*schema.Kind{
-			core.NodeKind, core.RunnerTokenKind, core.ProjectKind, core.UserKind, core.ClientCertificateKind, core.APIKeyKind, core.SSHKeyKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.TaskRunKind, app.RouteKind, certificate.CertificateKind, sandbox.SandboxKind,
+			addon.AddonKind, addon.AddonAttachmentKind, core.NodeKind, core.RunnerTokenKind, core.ProjectKind, core.UserKind, core.ClientCertificateKind, core.APIKeyKind, core.SSHKeyKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.TaskRunKind, app.RouteKind, certificate.CertificateKind, sandbox.SandboxKind,
 			sandbox.TemplateKind, sandbox.TemplateVersionKind, sandbox.WarmPoolKind, sandbox.SnapshotKind,
 			disk.DiskKind, disk.DiskSnapshotKind, disk.DiskCopyKind, execution.ExecutionKind, secret.SecretKind, webhook.WebhookKind, webhook.WebhookDeliveryKind,
 		},
 		Deletes: []*schema.Kind{core.RunnerTokenKind, core.ClientCertificateKind, core.APIKeyKind, core.SSHKeyKind, app.AppKind, app.RouteKind, certificate.CertificateKind, sandbox.SandboxKind, sandbox.WarmPoolKind, sandbox.SnapshotKind, secret.SecretKind, webhook.WebhookKind,
 			sandbox.TemplateKind, sandbox.TemplateVersionKind},
 		Owns: slices.Concat(
+			kit.Fields(addon.AddonKind, "spec"), kit.Fields(addon.AddonAttachmentKind, "spec"),
 			kit.Fields(app.AppKind, "spec.env", "spec.secrets", "spec.scale", "spec.bounds", "spec.maintenance"), kit.Fields(app.DeploymentKind, "spec.cancel"),
 			kit.Fields(app.RouteKind, "spec"), kit.Fields(app.TaskRunKind, "spec.cancel"), kit.Fields(app.TaskScheduleKind, "spec.suspended"), kit.Fields(certificate.CertificateKind, "spec"), kit.Fields(certificate.CertificateOrderKind, "spec.requests"), kit.Fields(core.ProjectKind, "spec.quota", "spec.policy"), kit.Fields(core.UserKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.APIKeyKind, "spec", "status"), kit.Fields(core.SSHKeyKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned", "spec.runner", "spec.removed"), kit.Fields(core.RunnerTokenKind, "spec"),
 			kit.Fields(disk.DiskKind, "spec"), kit.Fields(disk.DiskSnapshotKind, "spec"), kit.Fields(disk.DiskCopyKind, "spec"), kit.Fields(execution.ExecutionKind, "spec"), kit.Fields(secret.SecretKind, "spec"), kit.Fields(webhook.WebhookKind, "spec"), kit.Fields(webhook.WebhookDeliveryKind, "spec.replays"),

@@ -6,6 +6,7 @@ package rpcserver
 import (
 	"context"
 
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
@@ -20,6 +21,7 @@ import (
 	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/webhook"
+	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/certificates"
 	"miren.dev/runtime/domain/disks"
@@ -44,6 +46,7 @@ import (
 
 // Deps are the packages and components that the handlers call.
 type Deps struct {
+	Addons       *addons.Service
 	Apps         *apps.Service
 	Tasks        *tasks.Service
 	Routes       *routes.Service
@@ -63,10 +66,11 @@ type Deps struct {
 	History      entity.History
 }
 
-// Register makes s serve apps, tasks, deploys, builds, routes, certificates, sandboxes, their files and
+// Register makes s serve addons, apps, tasks, deploys, builds, routes, certificates, sandboxes, their files and
 // interpreter, previews, templates, nodes, disks, executions, secrets, quotas,
 // policies, webhooks, events, metrics and the history.
 func Register(s *rpc.Server, d Deps) {
+	addon.RegisterAddons(s, Addons(d.Addons))
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
 	app.RegisterBuilds(s, &buildHandler{d.Apps})

@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/dnshook"
 	"miren.dev/runtime/components/execution/traced"
+	ctladdon "miren.dev/runtime/controllers/addon"
 	"miren.dev/runtime/controllers/applog"
 	"miren.dev/runtime/controllers/appnet"
 	"miren.dev/runtime/controllers/autoscale"
@@ -34,6 +35,7 @@ import (
 	"miren.dev/runtime/controllers/task"
 	"miren.dev/runtime/controllers/template"
 	ctlwebhook "miren.dev/runtime/controllers/webhook"
+	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/certificates"
 	"miren.dev/runtime/domain/disks"
@@ -168,6 +170,9 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Bake: c.cfg.Deploy.Bake, Default: c.policies.Default,
 			Logger: log("deployment"),
 		}).Controller(),
+		(&ctladdon.Reconciler{
+			Store: c.quotas, Informers: c.informers, Apps: c.deps.Apps, Sealer: c.sealer, Run: c.deps.Addons.Run, Logger: log("addon"),
+		}).Controller(),
 		(&task.Schedule{Store: c.quotas, Logger: log("task-schedule")}).Controller(),
 		(&task.Runs{Store: c.store, Logger: log("task-run")}).Controller(),
 		(&template.Reconciler{Templates: c.templates}).Controller(),
@@ -280,8 +285,14 @@ func (c *control) services(src sources) rpcserver.Deps {
 	d := &disks.Service{Store: c.quotas, Informers: c.informers, Stores: c.cfg.Disks.Stores}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	rt := &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg), Sealer: c.sealer}
+	sbs := sandboxes.New(&sandboxes.Service{
+		Store: c.quotas, Policies: c.policies, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
+		Image: c.images.Resolve, Logger: c.logger, Demand: c.demand, Kept: c.m.appLogs,
+		Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: traced.New(c.m.driver, nil), FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
+	})
 	return rpcserver.Deps{
-		Apps: a, Tasks: &tasks.Service{Store: c.quotas, Apps: a}, Routes: rt, Certificates: &certificates.Service{Store: c.store, Sealer: c.sealer, Routes: rt}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
+		Addons: &addons.Service{Store: c.quotas, Apps: a, Disks: d, Run: addons.RunIn(sbs), Informers: c.informers},
+		Apps:   a, Tasks: &tasks.Service{Store: c.quotas, Apps: a}, Routes: rt, Certificates: &certificates.Service{Store: c.store, Sealer: c.sealer, Routes: rt}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Disks:     d,
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,
@@ -290,11 +301,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Events:    &events.Service{Store: c.store},
 		Policies:  c.policies,
 		Templates: c.templates,
-		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: c.quotas, Policies: c.policies, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
-			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand, Kept: c.m.appLogs,
-			Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: traced.New(c.m.driver, nil), FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
-		}),
+		Sandboxes: sbs,
 		Executions: executions.New(&executions.Service{
 			Store: c.quotas, Quota: c.quotas.Check, Policies: c.policies, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,
 			MaxQueued: int(c.cfg.Executions.Queue), MaxBytes: c.cfg.Executions.StoreBytes / 2,

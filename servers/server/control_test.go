@@ -52,6 +52,11 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
+		"addon writes app.spec.env of api to give an attached app the variables of its addon",
+		"addon writes app.spec.secrets of api to give an attached app the variables of its addon",
+		"addon writes app.status.active_deployment of deployment to accept a deployment, together with its lease",
+		"addon writes disk.spec.deleted of api to delete those of an addon that is deleted",
+		"addon writes disk_snapshot.spec.deleted of api to delete the backups of an addon that is deleted",
 		"api writes app.status.active_deployment of deployment to accept a deployment, together with its lease",
 		"api writes sandbox_pool.spec.autoscale of deployment to scale a service of the version that serves",
 		"api writes sandbox_pool.spec.autoscaled of autoscale to scale a service of the version that serves",
@@ -165,7 +170,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "app-log", "app-log-retention", "autoscale", "build", "certificate-host", "certificate-order", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
+	want := []string{"addon", "api", "app-log", "app-log-retention", "autoscale", "build", "certificate-host", "certificate-order", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/core"
@@ -116,6 +117,14 @@ var (
 	})
 )
 
+var attachRequest = byApp(func(p, a string) *addon.AttachAddonRequest {
+	return &addon.AttachAddonRequest{Project: p, Addon: "db", App: a}
+})
+
+var addonBackupRequest = byApp(func(p, a string) *addon.AddonBackupRequest {
+	return &addon.AddonBackupRequest{Project: p, Addon: a, Backup: "b"}
+})
+
 var webhookRequest = byApp(func(p, a string) *webhook.WebhookRequest { return &webhook.WebhookRequest{Project: p, Webhook: a} })
 
 var previewRequest = bySandbox(func(x *tenant) any { return &sandbox.PreviewRequest{Preview: x.preview.GetID()} })
@@ -126,6 +135,21 @@ var contextRequest = bySandbox(func(x *tenant) any {
 
 // answers lists every method; a new method needs an entry here.
 var answers = map[string]answer{
+	"addon.Addons/Create": byApp(func(p, a string) *addon.CreateAddonRequest {
+		return &addon.CreateAddonRequest{Project: p, Addon: a, Engine: addon.EnginePostgres}
+	}),
+	"addon.Addons/Attach":       attachRequest,
+	"addon.Addons/Detach":       attachRequest,
+	"addon.Addons/Rotate":       byApp(func(p, a string) *addon.AddonRequest { return &addon.AddonRequest{Project: p, Addon: a} }),
+	"addon.Addons/Backup":       byApp(func(p, a string) *addon.BackupAddonRequest { return &addon.BackupAddonRequest{Project: p, Addon: a} }),
+	"addon.Addons/DeleteBackup": addonBackupRequest,
+	"addon.Addons/Restore":      addonBackupRequest,
+	"addon.Addons/Schedule": byApp(func(p, a string) *addon.ScheduleAddonRequest {
+		return &addon.ScheduleAddonRequest{Project: p, Addon: a}
+	}),
+	"addon.Addons/Wait":   byApp(func(p, a string) *addon.WaitAddonRequest { return &addon.WaitAddonRequest{Project: p, Addon: a} }),
+	"addon.Addons/Delete": byApp(func(p, a string) *addon.DeleteAddonRequest { return &addon.DeleteAddonRequest{Project: p, Addon: a} }),
+
 	"app.Apps/Create":   appRequest,
 	"app.Apps/Delete":   appRequest,
 	"app.Apps/SetEnv":   byApp(func(p, a string) *app.SetEnvRequest { return &app.SetEnvRequest{Project: p, App: a} }),

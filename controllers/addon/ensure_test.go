@@ -1,0 +1,67 @@
+package addon
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"miren.dev/runtime/api/addon"
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/domain/addons"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// The addons of an app.toml are made and attached once, and are done with when their
+// variables are in the app's environment, which needs no version that serves.
+func TestAddonsOfAnAppToml(t *testing.T) {
+	e := newEnv(t)
+	a := must(e.apps(e.store).Ensure(t.Context(), "", "shop"))(e)
+	wanted := []app.AddonRequest{{Name: "db", Kind: "postgres"}, {Name: "cache", Kind: "valkey"}}
+	ensure := func(list ...app.AddonRequest) (string, error) {
+		return addons.Ensure(t.Context(), e.store, must(e.apps(e.store).Find(t.Context(), "", "shop"))(e), list)
+	}
+	for range 2 {
+		if waits, err := ensure(wanted...); waits == "" || err != nil {
+			t.Fatalf("waits %q, %v", waits, err)
+		}
+	}
+	r := e.reconciler(e.store)
+	for _, name := range []string{"shop-db", "shop-cache"} {
+		e.settle(r, name, settled)
+	}
+	if waits, err := ensure(wanted...); waits != "" || err != nil {
+		t.Errorf("waits %q, %v", waits, err)
+	}
+	a = must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	if got := slices.Sorted(maps.Keys(a.Spec.Secrets)); !slices.Equal(got, []string{"DATABASE_URL", "REDIS_URL"}) {
+		t.Errorf("variables %v", got)
+	}
+	for _, refused := range []app.AddonRequest{{Name: "db", Kind: "mysql"}, {Name: "other", Kind: "mysql"}, {Name: "x", Kind: "oracle"}} {
+		if _, err := ensure(refused); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("%+v: %v", refused, err)
+		}
+	}
+	if waits, err := ensure(app.AddonRequest{Name: "other", Kind: "mysql", Prefix: "OTHER"}); waits == "" || err != nil {
+		t.Errorf("with a prefix: waits %q, %v", waits, err)
+	}
+}
+
+// An earlier version of an app gets the present variables of addons, and keeps its others.
+func TestEarlierVersionGetsPresentCredentials(t *testing.T) {
+	e := newEnv(t)
+	e.user("shop")
+	e.create("db")
+	e.attach()
+	r := e.reconciler(e.store)
+	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	before := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	must(e.addons.Rotate(t.Context(), "", "db"))(e)
+	e.settle(r, "db", func(a *addon.Addon) bool { return a.Spec.Credential == 2 && e.running() })
+	now := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	old := maps.Clone(before.Spec.Secrets)
+	old["OTHER"] = before.Spec.Secrets["DATABASE_URL"]
+	got := must(addons.Current(t.Context(), e.store, now, old))(e)
+	if !got["DATABASE_URL"].Equal(now.Spec.Secrets["DATABASE_URL"]) || !got["OTHER"].Equal(old["OTHER"]) || old["DATABASE_URL"].Equal(got["DATABASE_URL"]) {
+		t.Error("the earlier version does not get the present credentials alone")
+	}
+}
