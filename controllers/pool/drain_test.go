@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 
 // drainer plays the ingress: the requests in flight by sandbox.
 type drainer struct {
-	mu       sync.Mutex
 	inflight map[schema.ID]int64
 	synced   schema.Revision
 	err      error
