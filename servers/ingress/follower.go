@@ -278,12 +278,15 @@ func (f *follower) write(ctx context.Context) {
 }
 
 func (f *follower) save() {
-	if f.in.cfg.TableFile == "" {
+	if f.in.cfg.TableFile == "" || f.in.draining.Load() { // the file is the successor's then
 		return
 	}
 	f.mu.Lock()
 	s := f.saved
 	f.mu.Unlock()
+	if s.Token == (schema.Token{}) {
+		return // this process has made no table
+	}
 	if err := saveState(f.in.cfg.TableFile, &s); err != nil {
 		f.in.cfg.Logger.Error("the table cannot be saved", "error", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,13 @@ type Ingress struct {
 	stopping   chan struct{} // closed when requests should stop waiting
 	addrs      chan []net.Addr
 
+	pred       *predecessor  // the process whose sockets this one has; nil: none
+	serve      chan struct{} // closed when this process may serve though its predecessor does
+	serveOnce  sync.Once
+	successors atomic.Int64  // processes that have the sockets of this one
+	draining   atomic.Bool   // a successor serves: clients should come again
+	ended      chan struct{} // closed when no request is under way any more
+
 	listeners []net.Listener
 	secure    []net.Listener // for HTTPS
 	httpsPort int            // of the first of them; 0: none. Set before requests are served
@@ -43,7 +51,8 @@ func New(cfg Config) (*Ingress, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1), started: time.Now()}
+	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1), started: time.Now(),
+		serve: make(chan struct{}), ended: make(chan struct{})}
 	dialer := newDialer(cfg.DialTimeout)
 	in.registry = newRegistry(func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
@@ -72,18 +81,25 @@ func (in *Ingress) Addrs(ctx context.Context) ([]net.Addr, error) {
 // Listen opens the addresses and the admin socket, which Run then closes. Run does
 // it if it was not done. A process that gives up privileges calls it before.
 func (in *Ingress) Listen(ctx context.Context) error {
-	listeners, secure, err := listen(ctx, in.cfg)
+	pred, err := takeOver(ctx, in.cfg.TakeOver)
 	if err != nil {
+		return err
+	}
+	listeners, secure, err := listen(ctx, in.cfg, pred)
+	if err != nil {
+		pred.close()
 		return err
 	}
 	admin, err := listenAdmin(in.cfg.AdminSocket)
 	if err != nil {
+		pred.close()
 		for _, l := range append(listeners, secure...) {
 			l.Close()
 		}
 		return err
 	}
-	in.listeners, in.secure, in.admin = listeners, secure, admin
+	pred.release()
+	in.listeners, in.secure, in.admin, in.pred = listeners, secure, admin, pred
 	if len(secure) > 0 {
 		in.httpsPort = secure[0].Addr().(*net.TCPAddr).Port
 	}
@@ -91,7 +107,8 @@ func (in *Ingress) Listen(ctx context.Context) error {
 }
 
 // Run serves until ctx ends, then lets requests finish for DrainTimeout, and
-// returns nil.
+// returns nil. With a predecessor it serves when it is told so by the admin
+// interface, or when the predecessor has ended.
 func (in *Ingress) Run(ctx context.Context) error {
 	if in.listeners == nil {
 		if err := in.Listen(ctx); err != nil {
@@ -114,7 +131,6 @@ func (in *Ingress) Run(ctx context.Context) error {
 		addrs = append(addrs, l.Addr())
 	}
 	in.addrs <- addrs
-	in.cfg.Logger.Info("ingress serves", "addresses", addrs, "revision", in.follower.position().Revision)
 
 	// The follower and the admin interface run until draining has ended, after
 	// ctx.
@@ -128,28 +144,28 @@ func (in *Ingress) Run(ctx context.Context) error {
 	if in.access != nil {
 		background.Go(func() error { in.access.run(work); return nil })
 	}
+	background.Go(func() error { in.pred.follow(work); return nil })
 	if admin != nil {
 		background.Go(func() error { return ignoreClosed(adminSrv.Serve(admin)) })
 	}
-	serving, failed := errgroup.WithContext(ctx)
-	for _, l := range listeners {
-		serving.Go(func() error { return ignoreClosed(srv.Serve(in.proxied(l))) })
+	var err error
+	if in.standBy(ctx) {
+		in.cfg.Logger.Info("ingress serves", "addresses", addrs, "revision", in.follower.position().Revision)
+		serving, failed := errgroup.WithContext(ctx)
+		for _, l := range listeners {
+			serving.Go(func() error { return ignoreClosed(srv.Serve(in.proxied(l))) })
+		}
+		for _, l := range in.secure {
+			serving.Go(func() error { return ignoreClosed(srv.ServeTLS(in.proxied(l), "", "")) })
+		}
+		<-failed.Done() // ctx has ended, or a listener failed
+		in.drain(ctx, srv)
+		err = serving.Wait()
 	}
-	for _, l := range in.secure {
-		serving.Go(func() error { return ignoreClosed(srv.ServeTLS(in.proxied(l), "", "")) })
+	for _, l := range append(listeners[:len(listeners):len(listeners)], in.secure...) {
+		l.Close()
 	}
-	<-failed.Done() // ctx has ended, or a listener failed
-
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.cfg.DrainTimeout)
-	defer cancel()
-	stopWaiting := time.AfterFunc(in.cfg.DrainTimeout/2, func() { close(in.stopping) })
-	defer stopWaiting.Stop()
-	if err := srv.Shutdown(drain); err != nil {
-		in.cfg.Logger.Warn("requests were cut off at the end of the drain time", "error", err)
-		srv.Close()
-	}
-	in.tunnels.drain(drain)
-	err := serving.Wait()
+	close(in.ended)
 	stopWork()
 	adminSrv.Close()
 	if admin != nil {

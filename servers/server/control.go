@@ -140,7 +140,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	appLogs := &applog.Collector{Store: c.store, Informers: c.informers, Driver: driver, Logs: c.m.appLogs, Node: nodeID, Logger: log("app-log")}
 	nodeSandboxes.Kept = appLogs
 	if c.cfg.Ingress.HTTPAddress != "" {
-		nodeSandboxes.Previews = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+		nodeSandboxes.Previews = ingress.Client{Socket: ingressAdmin(c.m.in)}
 	}
 	orders := &ctlcertificate.Orders{
 		Store: c.store, Certificates: c.deps.Certificates, Sealer: c.sealer, Server: nodeID, Logger: log("certificate-order"),
@@ -153,7 +153,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		orders.DNS = dnshook.Hook{Command: c.cfg.Acme.DNSCommand}
 	}
 	if c.cfg.Ingress.HTTPAddress != "" {
-		orders.Ingress = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+		orders.Ingress = ingress.Client{Socket: ingressAdmin(c.m.in)}
 	}
 	list := []kit.Controller{
 		c.builds.Controller(),
@@ -233,7 +233,7 @@ func (c *control) drainer() deployment.Drainer {
 	if c.cfg.Ingress.HTTPAddress == "" {
 		return nil
 	}
-	return ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+	return ingress.Client{Socket: ingressAdmin(c.m.in)}
 }
 
 // appURL returns the URL of an app without a route: under the first local

@@ -206,7 +206,7 @@ func serveMetrics(ctx context.Context, cfg *config.Config, in *instance.Instance
 		listeners = append(listeners, l)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(withIngress(reg, in.Socket("ingress.sock")), promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(withIngress(reg, ingressAdmin(in)), promhttp.HandlerOpts{}))
 	local := http.NewServeMux() // for root
 	local.Handle("/", mux)
 	local.HandleFunc("GET /debug/goroutines", func(rw http.ResponseWriter, _ *http.Request) {

@@ -66,8 +66,10 @@ func findIngressUser(ctx context.Context, cfg *config.Config) (sysuser.User, err
 //
 // As root it only prepares its directory and opens what it listens on; before
 // it reads a byte that others wrote it becomes the user of the ingress. openLog
-// opens a log file that is rotated at a size in bytes.
-func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog func(path string, max int64) (io.Writer, error)) error {
+// opens a log file that is rotated at a size in bytes. socket is where its admin
+// interface listens, takeOver that of the ingress whose sockets it takes; empty: the
+// usual one, and none.
+func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, log *slog.Logger, openLog func(path string, max int64) (io.Writer, error)) error {
 	in, err := instance.Find(cfg.StateDir, cfg.RunDir)
 	if err != nil {
 		return err
@@ -126,7 +128,7 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 			defer cancel()
 			return dialPreview(ctx, previews, id.Preview(pid), port)
 		},
-		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: in.Socket("ingress.sock"),
+		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: cmp.Or(socket, ingressAdmin(in)), TakeOver: takeOver,
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
 		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
 		Registerer: metrics, Gatherer: metrics,
