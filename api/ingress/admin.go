@@ -54,9 +54,9 @@ type Status struct {
 	Error        string       `json:"error,omitempty"`         // why the ingress does not follow the store now
 	Routes       []Route      `json:"routes"`
 	InFlight     int64        `json:"in_flight"`
-	Held         int64        `json:"held"` // requests that wait for a sandbox
-	Standby      bool         `json:"standby,omitempty"`       // it has the sockets of its predecessor, which serves
-	Draining     bool         `json:"draining,omitempty"`      // a successor serves; requests under way go on
+	Held         int64        `json:"held"`               // requests that wait for a sandbox
+	Standby      bool         `json:"standby,omitempty"`  // it has the sockets of its predecessor, which serves
+	Draining     bool         `json:"draining,omitempty"` // a successor serves; requests under way go on
 }
 
 // Inflight counts the requests that sandboxes work on, tunnels included.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ type outcome struct {
 	image    string
 	services []app.Service
 	tasks    []app.Task
+	routes   []app.SourceRoute
 	env      map[string]string
 	plan     *stack.Plan
 }
@@ -83,7 +85,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, offer(plan, err)
 	}
-	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), env: plan.Env, network: network(plan), plan: plan}
+	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), routes: routes(plan), env: plan.Env, network: network(plan), plan: plan}
 	if len(out.services) == 0 {
 		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "the source has no service to run").
 			WithHint("say what runs in Procfile (web: ...) or in [services.web] of app.toml"))
@@ -206,7 +208,6 @@ func services(plan *stack.Plan) []app.Service {
 	return out
 }
 
-// tasks turns the plan's tasks into those of a version, with the defaults.
 // network returns the network of the plan.
 func network(plan *stack.Plan) *app.Network {
 	n := plan.Network
@@ -216,6 +217,27 @@ func network(plan *stack.Plan) *app.Network {
 	return &app.Network{Egress: n.Egress, Allow: n.Allow, Deny: n.Deny, Restricted: n.Restricted, AllowFrom: n.AllowFrom}
 }
 
+// routes turns the plan's routes into those of a version.
+func routes(plan *stack.Plan) []app.SourceRoute {
+	var out []app.SourceRoute
+	for _, in := range plan.Routes {
+		var r app.SourceRoute
+		r.SetDefaults()
+		r.Host, r.Path = in.Host, in.Path
+		if in.Service != "" {
+			r.Service = in.Service
+		}
+		s := app.RouteSettings{Timeout: in.Timeout, MaxBodyBytes: in.MaxBody, Allow: in.Allow, Rate: in.Rate, Burst: in.Burst,
+			Compress: in.Compress, Sticky: in.Sticky, ErrorPages: in.ErrorPages}
+		if !reflect.DeepEqual(s, app.RouteSettings{}) {
+			r.Settings = &s
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// tasks turns the plan's tasks into those of a version, with the defaults.
 func tasks(plan *stack.Plan) []app.Task {
 	var out []app.Task
 	for _, in := range plan.Tasks {

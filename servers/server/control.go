@@ -163,7 +163,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		orders.Controller(),
 		(&deployment.Reconciler{
 			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
-			Bake: c.cfg.Deploy.Bake, Default: c.policies.Default,
+			Bake: c.cfg.Deploy.Bake, Default: c.policies.Default, Routes: &routes.Service{Store: c.store, LocalDomains: localDomains(c.cfg)},
 			Logger: log("deployment"),
 		}).Controller(),
 		(&task.Schedule{Store: c.quotas, Logger: log("task-schedule")}).Controller(),
