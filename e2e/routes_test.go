@@ -1,13 +1,47 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"strings"
 	"testing"
 
+	"miren.dev/runtime/testsupport/oidctest"
 	"miren.dev/runtime/testsupport/wait"
 )
+
+// visit opens a route that demands a login as a browser does.
+func visit(t *testing.T, s *server, provider *oidctest.Provider) {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if strings.HasPrefix(addr, "shop.example.com:") {
+			addr = fmt.Sprintf("127.0.0.1:%d", s.port)
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://shop.example.com/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/html")
+	resp, err := (&http.Client{Jar: jar, Transport: tr}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || provider.Logins() != 1 {
+		t.Errorf("a visitor who logs in: %s, %d logins", resp.Status, provider.Logins())
+	}
+}
 
 // testRoutesGuide runs the commands of docs/routes.md for an app that serves.
 func testRoutesGuide(t *testing.T, s *server, app string) {
@@ -56,6 +90,14 @@ func testRoutesGuide(t *testing.T, s *server, app string) {
 	answers("/admin", http.StatusNotFound, right, ofApp)
 	g.run("r route configure shop.example.com --path /admin --reset allow")
 	answers("/admin", http.StatusNotFound, right, ofApp)
+	provider := oidctest.New(t)
+	provider.LogsIn(map[string]any{"sub": "u-1", "email": "ann@example.com", "email_verified": true})
+	g.words["https://login.example.com"], g.words["--oidc-client-id shop"], g.words["'of the client'"] = provider.URL, "--oidc-client-id "+provider.ID, provider.Secret
+	g.run("SECRET=", "configured shop.example.com/")
+	answers("/", http.StatusUnauthorized, nil, nil)
+	visit(t, s, provider)
+	s.r(t, "", "route", "configure", "shop.example.com", "--reset", "oidc")
+	answers("/", http.StatusOK, nil, nil)
 	g.run("r app maintenance on", "is on")
 	html := func(r *http.Request) { r.Header.Set("Accept", "text/html") }
 	answers("/", http.StatusServiceUnavailable, html, func(_ *http.Response, body string) bool { return body == "<p>busy</p>" })

@@ -766,11 +766,14 @@ type ConfigureRouteRequest struct {
 	Host string `cbor:"2,keyasint" json:"host" schema:"required"`
 	// Path prefix of the route; absent: /.
 	Path string `cbor:"3,keyasint,omitempty" json:"path,omitempty"`
-	// Settings that change, without users; those that are absent or false stay. Error pages
-	// are added to those that are there.
+	// Settings that change, without users and secrets; those that are absent or false stay.
+	// Error pages are added to those that are there.
 	Settings *RouteSettings `cbor:"4,keyasint,omitempty" json:"settings,omitempty"`
 	// Passwords of users that are added or changed.
 	Passwords map[string]string `cbor:"5,keyasint,omitempty" json:"passwords,omitempty"`
+	// The client secret of settings.oidc; absent: there is none, or the old one stays if
+	// issuer and client_id do.
+	OidcSecret string `cbor:"8,keyasint,omitempty" json:"oidc_secret,omitempty"`
 	// Users that are removed.
 	RemoveUsers []string `cbor:"6,keyasint,omitempty" json:"remove_users,omitempty"`
 	// Names of settings that are removed first, such as rate or error_pages.
@@ -805,9 +808,10 @@ func (x *ConfigureRouteRequest) ValidateFields(v *schema.Validator) {
 type RoutePassword struct {
 	// The route.
 	Route id.Route `cbor:"1,keyasint" json:"route" schema:"required"`
-	// Name of the user.
+	// Name of the user. A name that no user can have (with a space in front) is a secret of
+	// the login with OpenID Connect.
 	User string `cbor:"2,keyasint" json:"user" schema:"required"`
-	// The bcrypt hash of the password.
+	// The bcrypt hash of the password, or the secret.
 	Hash string `cbor:"3,keyasint" json:"hash" schema:"required"`
 }
 

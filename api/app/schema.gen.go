@@ -53,6 +53,10 @@ const (
 	// MaxOidcList: Most addresses, domains and groups that a login of a route admits, of
 	// each.
 	MaxOidcList = 200
+	// OidcSecretName: Name under which the ingress gets the client secret of a route.
+	OidcSecretName = " client_secret"
+	// OidcKeyName: Name under which the ingress gets the key of the sessions of a route.
+	OidcKeyName = " cookie_key"
 	// MaxErrorPage: Longest error page of a route. (unit: bytes)
 	MaxErrorPage = 16384
 	// TaskNamePattern: Pattern of the name of a task.
@@ -951,6 +955,8 @@ type RouteOidc struct {
 	ClientID string `cbor:"2,keyasint" json:"client_id" schema:"required"`
 	// The secret that goes with the id; absent: the provider gave none.
 	ClientSecret *schema.Secret `cbor:"3,keyasint,omitempty" json:"client_secret,omitempty"`
+	// The key of the sessions of visitors, made by the server.
+	CookieKey *schema.Secret `cbor:"7,keyasint,omitempty" json:"cookie_key,omitempty"`
 	// E-mail addresses that are admitted. Without addresses, domains and groups, everybody is
 	// whom the provider knows.
 	Emails []string `cbor:"4,keyasint,omitempty" json:"emails,omitempty"`
@@ -982,6 +988,9 @@ func (x *RouteOidc) ValidateFields(v *schema.Validator) {
 	}
 	if x.ClientSecret != nil {
 		v.Secret("client_secret", *x.ClientSecret)
+	}
+	if x.CookieKey != nil {
+		v.Secret("cookie_key", *x.CookieKey)
 	}
 }
 

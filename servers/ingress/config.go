@@ -35,6 +35,10 @@ type Config struct {
 	Passwords    func(ctx context.Context) ([]Password, error)
 	PasswordFile string // where the last passwords are kept; empty: nowhere
 
+	// OIDCNetworks are networks that the providers of logins may be in although they
+	// are not public.
+	OIDCNetworks []netip.Prefix
+
 	NoRedirect bool // hosts with a certificate answer by HTTP too
 
 	Reader entity.Reader // the store; nil: only the table on disk

@@ -25,6 +25,7 @@ type Ingress struct {
 	tunnels    tunnels
 	keys       *keyring
 	passwords  *passwords
+	providers  *http.Client // for the providers of logins
 	challenges challenges
 	access     *accessLog // nil: none
 	started    time.Time
@@ -60,6 +61,7 @@ func New(cfg Config) (*Ingress, error) {
 	in.table.Store(newTable(&State{}, in.registry))
 	in.keys = newKeyring(in)
 	in.passwords = newPasswords(in)
+	in.providers = newProviderClient(cfg.OIDCNetworks)
 	in.follower = newFollower(in)
 	if cfg.AccessLog != nil {
 		in.access = newAccessLog(cfg.AccessLog, cfg.LogQuery, cfg.Logger)

@@ -23,7 +23,7 @@ func (h *routeHandler) Set(ctx context.Context, req *app.SetRouteRequest) (*app.
 }
 
 func (h *routeHandler) Configure(ctx context.Context, req *app.ConfigureRouteRequest) (*app.RouteResponse, error) {
-	c := routes.ConfigureRequest{Project: req.Project, Host: req.Host, Path: req.Path, Passwords: req.Passwords, RemoveUsers: req.RemoveUsers, Reset: req.Reset}
+	c := routes.ConfigureRequest{Project: req.Project, Host: req.Host, Path: req.Path, Passwords: req.Passwords, OIDCSecret: req.OidcSecret, RemoveUsers: req.RemoveUsers, Reset: req.Reset}
 	if req.Settings != nil {
 		c.Settings = *req.Settings
 	}

@@ -98,13 +98,13 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 			return errs.Wrap(err, "ingress.access_log_bytes")
 		}
 	}
-	var proxies []netip.Prefix
-	for _, s := range cfg.Ingress.TrustedProxies {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			return errs.New(errs.InvalidArgument, "ingress.trusted_proxies: %w", err)
-		}
-		proxies = append(proxies, p)
+	proxies, err := prefixes("ingress.trusted_proxies", cfg.Ingress.TrustedProxies)
+	if err != nil {
+		return err
+	}
+	providers, err := prefixes("ingress.oidc_networks", cfg.Ingress.OidcNetworks)
+	if err != nil {
+		return err
 	}
 	metrics := prometheus.NewRegistry()
 	previews := sandbox.NewPreviewsClient(client)
@@ -130,7 +130,7 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 		},
 		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: cmp.Or(socket, ingressAdmin(in)), TakeOver: takeOver,
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
-		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
+		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, OIDCNetworks: providers, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
 		Registerer: metrics, Gatherer: metrics,
 	})
 	if err != nil {
@@ -143,6 +143,18 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 		return err
 	}
 	return srv.Run(ctx)
+}
+
+// prefixes reads the networks of a key of the configuration.
+func prefixes(key string, list []string) (out []netip.Prefix, err error) {
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, errs.New(errs.InvalidArgument, "%s: %w", key, err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 // servedCertificates asks for the certificates with their keys.
