@@ -67,7 +67,7 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, "e2e: sweep of an earlier run:", err)
 		return 1
 	}
-	if shared, err = newServer("shared", "--ssh-address", "127.0.0.1:0", "--ingress-oidc-networks", "127.0.0.0/8"); err == nil {
+	if shared, err = newServer("shared", "--ssh-address", "127.0.0.1:0"); err == nil {
 		err = shared.start()
 	}
 	code = 1

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -41,6 +42,28 @@ func visit(t *testing.T, s *server, provider *oidctest.Provider) {
 	if resp.StatusCode != http.StatusOK || provider.Logins() != 1 {
 		t.Errorf("a visitor who logs in: %s, %d logins", resp.Status, provider.Logins())
 	}
+}
+
+// testTCPRoute leads a port to an app: what the client sends reaches it as it is.
+func testTCPRoute(t *testing.T, s *server, app string, port int) {
+	number := strconv.Itoa(port)
+	if res := s.try(t, "", "route", "set", "--tcp", "1999", "--app", app); res.Code == 0 || !strings.Contains(res.Stderr, "ingress.tcp_ports") {
+		t.Errorf("a port that the operator does not give: %s", res)
+	}
+	contains(t, "route set --tcp", s.r(t, "", "route", "set", "--tcp", number, "--app", app, "--service", "web", "--idle", "30m", "--allow", "127.0.0.0/8"), "port "+number)
+	contains(t, "route list", s.r(t, "", "route", "list"), "tcp:"+number)
+	wait.NoError(t, "the app answers at the port", func() error {
+		resp, err := client.Get("http://127.0.0.1:" + number + "/")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-Request-Id") != "" {
+			return fmt.Errorf("%s %q %v", resp.Status, b, err)
+		}
+		return nil
+	}, wait.Within(converge))
+	s.r(t, "", "route", "delete", "--tcp", number)
 }
 
 // testRoutesGuide runs the commands of docs/routes.md for an app that serves.

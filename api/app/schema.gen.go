@@ -57,6 +57,8 @@ const (
 	OidcSecretName = " client_secret"
 	// OidcKeyName: Name under which the ingress gets the key of the sessions of a route.
 	OidcKeyName = " cookie_key"
+	// DefaultTCPIdle: Default of idle_timeout of a route of TCP.
+	DefaultTCPIdle = 1 * time.Hour
 	// MaxErrorPage: Longest error page of a route. (unit: bytes)
 	MaxErrorPage = 16384
 	// TaskNamePattern: Pattern of the name of a task.
@@ -88,6 +90,7 @@ const (
 	KindDeployLease  = "deploy_lease"
 	KindTaskSchedule = "task_schedule"
 	KindTaskRun      = "task_run"
+	KindTCPRoute     = "tcp_route"
 	KindRoute        = "route"
 )
 
@@ -100,6 +103,7 @@ var Kinds = []*schema.Kind{
 	DeployLeaseKind,
 	TaskScheduleKind,
 	TaskRunKind,
+	TCPRouteKind,
 	RouteKind,
 }
 
@@ -2693,6 +2697,187 @@ var TaskRunKind = &schema.Kind{
 		}},
 		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*TaskRun)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// TCPRoute: A port of the ingress whose connections lead to a service of an app, whatever
+// they speak.
+type TCPRoute struct {
+	schema.Meta
+	Spec   TCPRouteSpec   `json:"spec"`
+	Status TCPRouteStatus `json:"status"`
+}
+
+// TCPRouteSpec: what is wanted of a tcp_route.
+type TCPRouteSpec struct {
+	// The port of the ingress.
+	Port int64 `cbor:"1,keyasint" json:"port" schema:"required"`
+	// The port, so that each exists once.
+	Key string `cbor:"2,keyasint" json:"key" schema:"required"`
+	// The app.
+	App id.App `cbor:"3,keyasint" json:"app" schema:"required"`
+	// Service of the app, whose port gets the connections. (default web)
+	Service string `cbor:"4,keyasint" json:"service"`
+	// Networks whose clients the ingress admits; absent: all.
+	Allow []string `cbor:"5,keyasint,omitempty" json:"allow,omitempty"`
+	// Time without a byte in either direction after which a connection is ended. (default
+	// 1h0m0s)
+	IdleTimeout time.Duration `cbor:"6,keyasint" json:"idle_timeout"`
+	// Each connection to the service begins with a PROXY header (version 2), which names the
+	// client. (default false)
+	ProxyProtocol bool `cbor:"7,keyasint" json:"proxy_protocol"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TCPRouteSpec) SetDefaults() {
+	x.Service = "web"
+	x.IdleTimeout = 1 * time.Hour
+	x.ProxyProtocol = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TCPRouteSpec) UnmarshalCBOR(b []byte) error {
+	type plain TCPRouteSpec
+	*x = TCPRouteSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TCPRouteSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TCPRouteSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TCPRouteSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TCPRouteSpec) ValidateFields(v *schema.Validator) {
+	schema.CheckMin(v, "port", x.Port, 1024)
+	schema.CheckMax(v, "port", x.Port, 65535)
+	v.Required("key", x.Key != "")
+	v.Required("app", x.App != "")
+	if x.App != "" {
+		v.Ref("app", string(x.App))
+	}
+	schema.CheckMin(v, "idle_timeout", x.IdleTimeout, 1*time.Second)
+	schema.CheckMax(v, "idle_timeout", x.IdleTimeout, 24*time.Hour)
+}
+
+// TCPRouteStatus: what is known of a tcp_route.
+type TCPRouteStatus struct {
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TCPRouteStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TCPRouteStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TCPRouteStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TCPRouteStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of TCPRoute.
+const (
+	TCPRouteAttrPort          = "spec.port"
+	TCPRouteAttrKey           = "spec.key"
+	TCPRouteAttrApp           = "spec.app"
+	TCPRouteAttrService       = "spec.service"
+	TCPRouteAttrAllow         = "spec.allow"
+	TCPRouteAttrIdleTimeout   = "spec.idle_timeout"
+	TCPRouteAttrProxyProtocol = "spec.proxy_protocol"
+)
+
+// NewTCPRoute returns a tcp_route with every default applied.
+func NewTCPRoute() *TCPRoute {
+	o := new(TCPRoute)
+	o.Spec.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *TCPRoute) GetID() id.TCPRoute { return id.TCPRoute(o.ID) }
+
+// EntityKind returns TCPRouteKind.
+func (o *TCPRoute) EntityKind() *schema.Kind { return TCPRouteKind }
+
+// SpecPtr returns &o.Spec.
+func (o *TCPRoute) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *TCPRoute) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *TCPRoute) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o TCPRoute) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *TCPRoute) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *TCPRoute) Extract(e *schema.Extracted) {
+	if o.Spec.Key != "" {
+		e.AddUnique("spec.key", schema.EncodeIndexString(o.Spec.Key), true)
+	}
+	if o.Spec.App != "" {
+		e.AddIndex("spec.app", schema.EncodeIndexString(string(o.Spec.App)))
+		e.AddRef("spec.app", "app", schema.ID(o.Spec.App), schema.Cascade)
+	}
+}
+
+// TCPRouteKind describes the kind tcp_route.
+var TCPRouteKind = &schema.Kind{
+	Name: "tcp_route", Plural: "tcp_routes", Prefix: "tr", Domain: "app",
+	Doc:   "A port of the ingress whose connections lead to a service of an app, whatever they speak.",
+	Scope: schema.ScopeProject,
+	New:   func() schema.Object { return NewTCPRoute() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewTCPRoute()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewTCPRoute()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.port", Number: 1, Type: "int", Doc: "The port of the ingress.", Required: true},
+		{Path: "spec.key", Number: 2, Type: "string", Doc: "The port, so that each exists once.", Required: true, Unique: true},
+		{Path: "spec.app", Number: 3, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
+		{Path: "spec.service", Number: 4, Type: "string", Doc: "Service of the app, whose port gets the connections.", Default: "web"},
+		{Path: "spec.allow", Number: 5, Type: "list of string", Doc: "Networks whose clients the ingress admits; absent: all."},
+		{Path: "spec.idle_timeout", Number: 6, Type: "duration", Doc: "Time without a byte in either direction after which a connection is ended.", Default: "1h0m0s"},
+		{Path: "spec.proxy_protocol", Number: 7, Type: "bool", Doc: "Each connection to the service begins with a PROXY header (version 2), which names the client.", Default: "false"},
+	},
+	Columns: []schema.Column{
+		{Title: "PORT", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TCPRoute)
+			return schema.Cell(o.Spec.Port)
+		}},
+		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TCPRoute)
+			return schema.Cell(o.Spec.App)
+		}},
+		{Title: "SERVICE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TCPRoute)
+			return schema.Cell(o.Spec.Service)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*TCPRoute)
 			return schema.CellAge(o.CreatedAt, now)
 		}},
 	},

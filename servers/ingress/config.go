@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -34,6 +35,8 @@ type Config struct {
 	// Passwords returns the users of routes. Nil: only those in PasswordFile.
 	Passwords    func(ctx context.Context) ([]Password, error)
 	PasswordFile string // where the last passwords are kept; empty: nowhere
+
+	TCPPorts routes.Ports // that routes of TCP may have; default none
 
 	// OIDCNetworks are networks that the providers of logins may be in although they
 	// are not public.

@@ -25,6 +25,7 @@ type Ingress struct {
 	tunnels    tunnels
 	keys       *keyring
 	passwords  *passwords
+	tcp        *tcpPorts
 	providers  *http.Client // for the providers of logins
 	challenges challenges
 	access     *accessLog // nil: none
@@ -58,6 +59,7 @@ func New(cfg Config) (*Ingress, error) {
 	in.registry = newRegistry(func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}, in.metrics)
+	in.tcp = &tcpPorts{in: in, allowed: cfg.TCPPorts, wake: make(chan struct{}, 1), open: map[int64]net.Listener{}}
 	in.table.Store(newTable(&State{}, in.registry))
 	in.keys = newKeyring(in)
 	in.passwords = newPasswords(in)
@@ -100,7 +102,7 @@ func (in *Ingress) Listen(ctx context.Context) error {
 		}
 		return err
 	}
-	pred.release()
+	pred.release(in.cfg.TCPPorts)
 	in.listeners, in.secure, in.admin, in.pred = listeners, secure, admin, pred
 	if len(secure) > 0 {
 		in.httpsPort = secure[0].Addr().(*net.TCPAddr).Port
@@ -160,9 +162,14 @@ func (in *Ingress) Run(ctx context.Context) error {
 		for _, l := range in.secure {
 			serving.Go(func() error { return ignoreClosed(srv.ServeTLS(in.proxied(l), "", "")) })
 		}
+		ports, closePorts := context.WithCancel(context.WithoutCancel(ctx))
+		background.Go(func() error { in.tcp.run(ports); return nil })
 		<-failed.Done() // ctx has ended, or a listener failed
+		closePorts()
 		in.drain(ctx, srv)
 		err = serving.Wait()
+	} else {
+		in.pred.release(nil)
 	}
 	for _, l := range append(listeners[:len(listeners):len(listeners)], in.secure...) {
 		l.Close()
@@ -211,6 +218,7 @@ func (in *Ingress) install(s *State) {
 	old := in.table.Swap(next)
 	in.registry.retain(s)
 	close(old.changed)
+	in.tcp.changed()
 }
 
 func ignoreClosed(err error) error {

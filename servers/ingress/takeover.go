@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	admin "miren.dev/runtime/api/ingress"
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -113,7 +115,7 @@ func (in *Ingress) handOver(w http.ResponseWriter, r *http.Request) {
 func (in *Ingress) sendSockets(c *net.UnixConn) error {
 	var list []socket
 	var conns []syscall.Conn
-	for _, l := range append(in.listeners[:len(in.listeners):len(in.listeners)], in.secure...) {
+	for _, l := range slices.Concat(in.listeners, in.secure, in.tcp.listeners()) {
 		if sc, ok := l.(syscall.Conn); ok {
 			list, conns = append(list, socket{"tcp", l.Addr().String()}), append(conns, sc)
 		}
@@ -366,12 +368,16 @@ func (p *predecessor) listener(addr string) net.Listener {
 	return nil
 }
 
-// release closes the sockets that are not used here.
-func (p *predecessor) release() {
+// release closes the sockets that are not used here, but those of ports that routes of
+// TCP may have.
+func (p *predecessor) release(but routes.Ports) {
 	if p == nil {
 		return
 	}
 	for i := range p.sockets {
+		if a, err := net.ResolveTCPAddr("tcp", p.sockets[i].Address); err == nil && but.Has(int64(a.Port)) {
+			continue
+		}
 		if f := p.sockets[i].file; f != nil {
 			f.Close()
 			p.sockets[i].file = nil
@@ -383,7 +389,7 @@ func (p *predecessor) close() {
 	if p == nil {
 		return
 	}
-	p.release()
+	p.release(nil)
 	if p.conn != nil {
 		p.conn.Close()
 	}

@@ -35,6 +35,20 @@ func (h *routeHandler) Configure(ctx context.Context, req *app.ConfigureRouteReq
 	return &app.RouteResponse{Route: rec}, err
 }
 
+func (h *routeHandler) SetTCP(ctx context.Context, req *app.SetTCPRouteRequest) (*app.RouteResponse, error) {
+	r, err := h.routes.SetTCP(ctx, routes.SetTCPRequest{Project: req.Project, Port: req.Port, App: req.App, Service: req.Service, Allow: req.Allow,
+		IdleTimeout: req.IdleTimeout, ProxyProtocol: req.ProxyProtocol})
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(r)
+	return &app.RouteResponse{Route: rec}, err
+}
+
+func (h *routeHandler) DeleteTCP(ctx context.Context, req *app.DeleteTCPRouteRequest) error {
+	return h.routes.DeleteTCP(ctx, req.Project, req.Port)
+}
+
 // Passwords answers the process of the ingress alone. Other callers are refused,
 // administrators too.
 func (h *routeHandler) Passwords(ctx context.Context, req *app.RoutePasswordsRequest) (*app.RoutePasswordsResponse, error) {

@@ -267,7 +267,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 	}
 	d := &disks.Service{Store: c.quotas, Informers: c.informers, Stores: c.cfg.Disks.Stores}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
-	rt := &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg), Sealer: c.sealer}
+	rt := &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg), Sealer: c.sealer, TCPPorts: tcpPorts(c.cfg)}
 	return rpcserver.Deps{
 		Apps: a, Tasks: &tasks.Service{Store: c.quotas, Apps: a}, Routes: rt, Certificates: &certificates.Service{Store: c.store, Sealer: c.sealer, Routes: rt}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Disks:     d,

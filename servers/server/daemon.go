@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/controllers/retention"
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -90,6 +91,9 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	}
 	defer m.close()
 	if cfg.Ingress.HTTPAddress != "" {
+		if _, err := routes.ParsePorts(cfg.Ingress.TCPPorts); err != nil {
+			return err
+		}
 		if m.ingressUser, err = findIngressUser(ctx, cfg); err != nil {
 			return err
 		}

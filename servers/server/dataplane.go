@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
@@ -106,6 +107,10 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 	if err != nil {
 		return err
 	}
+	ports, err := routes.ParsePorts(cfg.Ingress.TCPPorts)
+	if err != nil {
+		return err
+	}
 	metrics := prometheus.NewRegistry()
 	previews := sandbox.NewPreviewsClient(client)
 	var secure []string
@@ -130,7 +135,7 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 		},
 		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: cmp.Or(socket, ingressAdmin(in)), TakeOver: takeOver,
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
-		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, OIDCNetworks: providers, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
+		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, OIDCNetworks: providers, TCPPorts: ports, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
 		Registerer: metrics, Gatherer: metrics,
 	})
 	if err != nil {
@@ -143,6 +148,15 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 		return err
 	}
 	return srv.Run(ctx)
+}
+
+// tcpPorts returns the ports that routes of TCP may have. Run has checked them.
+func tcpPorts(cfg *config.Config) routes.Ports {
+	ports, err := routes.ParsePorts(cfg.Ingress.TCPPorts)
+	if err != nil {
+		return nil
+	}
+	return ports
 }
 
 // prefixes reads the networks of a key of the configuration.
