@@ -453,6 +453,13 @@ func (f fakeRoutes) Configure(_ context.Context, req *app.ConfigureRouteRequest)
 func (f fakeRoutes) Passwords(context.Context, *app.RoutePasswordsRequest) (*app.RoutePasswordsResponse, error) {
 	return nil, errs.New(errs.FailedPrecondition, "for the ingress only")
 }
+func (f fakeRoutes) SetTCP(_ context.Context, req *app.SetTCPRouteRequest) (*app.RouteResponse, error) {
+	f.note(fmt.Sprint("tcp ", req.Port, " ", req.App, " ", req.Service, req.Allow, req.ProxyProtocol))
+	r := &app.TCPRoute{Meta: schema.Meta{Project: f.project}}
+	r.Spec = app.TCPRouteSpec{Port: req.Port, Key: fmt.Sprint(req.Port), App: "app-shop", Service: "web"}
+	return &app.RouteResponse{Route: *record(r)}, nil
+}
+func (f fakeRoutes) DeleteTCP(context.Context, *app.DeleteTCPRouteRequest) error { return nil }
 func (f fakeRoutes) Delete(_ context.Context, req *app.DeleteRouteRequest) error {
 	return errs.New(errs.NotFound, "there is no route for %s", req.Host)
 }

@@ -1,13 +1,70 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"strconv"
+	"strings"
 	"testing"
 
+	"miren.dev/runtime/testsupport/oidctest"
 	"miren.dev/runtime/testsupport/wait"
 )
+
+// visit opens a route that demands a login as a browser does.
+func visit(t *testing.T, s *server, provider *oidctest.Provider) {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if strings.HasPrefix(addr, "shop.example.com:") {
+			addr = fmt.Sprintf("127.0.0.1:%d", s.port)
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://shop.example.com/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/html")
+	resp, err := (&http.Client{Jar: jar, Transport: tr}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || provider.Logins() != 1 {
+		t.Errorf("a visitor who logs in: %s, %d logins", resp.Status, provider.Logins())
+	}
+}
+
+// testTCPRoute leads a port to an app: what the client sends reaches it as it is.
+func testTCPRoute(t *testing.T, s *server, app string, port int) {
+	number := strconv.Itoa(port)
+	if res := s.try(t, "", "route", "set", "--tcp", "1999", "--app", app); res.Code == 0 || !strings.Contains(res.Stderr, "ingress.tcp_ports") {
+		t.Errorf("a port that the operator does not give: %s", res)
+	}
+	contains(t, "route set --tcp", s.r(t, "", "route", "set", "--tcp", number, "--app", app, "--service", "web", "--idle", "30m", "--allow", "127.0.0.0/8"), "port "+number)
+	contains(t, "route list", s.r(t, "", "route", "list"), "tcp:"+number)
+	wait.NoError(t, "the app answers at the port", func() error {
+		resp, err := client.Get("http://127.0.0.1:" + number + "/")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-Request-Id") != "" {
+			return fmt.Errorf("%s %q %v", resp.Status, b, err)
+		}
+		return nil
+	}, wait.Within(converge))
+	s.r(t, "", "route", "delete", "--tcp", number)
+}
 
 // testRoutesGuide runs the commands of docs/routes.md for an app that serves.
 func testRoutesGuide(t *testing.T, s *server, app string) {
@@ -56,6 +113,14 @@ func testRoutesGuide(t *testing.T, s *server, app string) {
 	answers("/admin", http.StatusNotFound, right, ofApp)
 	g.run("r route configure shop.example.com --path /admin --reset allow")
 	answers("/admin", http.StatusNotFound, right, ofApp)
+	provider := oidctest.New(t)
+	provider.LogsIn(map[string]any{"sub": "u-1", "email": "ann@example.com", "email_verified": true})
+	g.words["https://login.example.com"], g.words["--oidc-client-id shop"], g.words["'of the client'"] = provider.URL, "--oidc-client-id "+provider.ID, provider.Secret
+	g.run("SECRET=", "configured shop.example.com/")
+	answers("/", http.StatusUnauthorized, nil, nil)
+	visit(t, s, provider)
+	s.r(t, "", "route", "configure", "shop.example.com", "--reset", "oidc")
+	answers("/", http.StatusOK, nil, nil)
 	g.run("r app maintenance on", "is on")
 	html := func(r *http.Request) { r.Header.Set("Accept", "text/html") }
 	answers("/", http.StatusServiceUnavailable, html, func(_ *http.Response, body string) bool { return body == "<p>busy</p>" })

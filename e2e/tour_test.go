@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -89,7 +90,11 @@ func tourLogs(t *testing.T, s *server, name string) {
 
 // TestTour runs the commands of docs/cli.md that the other tests do not.
 func TestTour(t *testing.T) {
-	s := own(t, "tour", "--rpc-address", "127.0.0.1:0")
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := own(t, "tour", "--ingress-tcp-ports", strconv.Itoa(port), "--rpc-address", "127.0.0.1:0", "--ingress-oidc-networks", "127.0.0.0/8")
 	name, dir := "tour", copyExample(t, "go-http")
 
 	t.Run("app", func(t *testing.T) {
@@ -160,6 +165,8 @@ func TestTour(t *testing.T) {
 		s.r(t, "", "route", "delete", "shop.example.com")
 		ask(http.StatusNotFound)
 	})
+
+	t.Run("route of a port", func(t *testing.T) { testTCPRoute(t, s, name, port) })
 
 	t.Run("settings of routes", func(t *testing.T) { testRoutesGuide(t, s, name) })
 

@@ -771,11 +771,14 @@ type ConfigureRouteRequest struct {
 	Host string `cbor:"2,keyasint" json:"host" schema:"required"`
 	// Path prefix of the route; absent: /.
 	Path string `cbor:"3,keyasint,omitempty" json:"path,omitempty"`
-	// Settings that change, without users; those that are absent or false stay. Error pages
-	// are added to those that are there.
+	// Settings that change, without users and secrets; those that are absent or false stay.
+	// Error pages are added to those that are there.
 	Settings *RouteSettings `cbor:"4,keyasint,omitempty" json:"settings,omitempty"`
 	// Passwords of users that are added or changed.
 	Passwords map[string]string `cbor:"5,keyasint,omitempty" json:"passwords,omitempty"`
+	// The client secret of settings.oidc; absent: there is none, or the old one stays if
+	// issuer and client_id do.
+	OidcSecret string `cbor:"8,keyasint,omitempty" json:"oidc_secret,omitempty"`
 	// Users that are removed.
 	RemoveUsers []string `cbor:"6,keyasint,omitempty" json:"remove_users,omitempty"`
 	// Names of settings that are removed first, such as rate or error_pages.
@@ -810,9 +813,10 @@ func (x *ConfigureRouteRequest) ValidateFields(v *schema.Validator) {
 type RoutePassword struct {
 	// The route.
 	Route id.Route `cbor:"1,keyasint" json:"route" schema:"required"`
-	// Name of the user.
+	// Name of the user. A name that no user can have (with a space in front) is a secret of
+	// the login with OpenID Connect.
 	User string `cbor:"2,keyasint" json:"user" schema:"required"`
-	// The bcrypt hash of the password.
+	// The bcrypt hash of the password, or the secret.
 	Hash string `cbor:"3,keyasint" json:"hash" schema:"required"`
 }
 
@@ -881,6 +885,76 @@ func (x *RoutePasswordsResponse) ValidateFields(v *schema.Validator) {
 	for i := range x.Passwords {
 		v.InElem("passwords", i, &x.Passwords[i])
 	}
+}
+
+// SetTCPRouteRequest: Says to which service a port of the ingress leads.
+type SetTCPRouteRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// The port.
+	Port int64 `cbor:"2,keyasint" json:"port" schema:"required"`
+	// Name of the app.
+	App string `cbor:"3,keyasint" json:"app" schema:"required"`
+	// Service of the app; absent: web.
+	Service string `cbor:"4,keyasint,omitempty" json:"service,omitempty"`
+	// Networks whose clients are admitted; absent: all.
+	Allow []string `cbor:"5,keyasint,omitempty" json:"allow,omitempty"`
+	// Time without a byte after which a connection is ended; absent: 1 h.
+	IdleTimeout *time.Duration `cbor:"6,keyasint,omitempty" json:"idle_timeout,omitempty"`
+	// Connections to the service begin with a PROXY header. (default false)
+	ProxyProtocol bool `cbor:"7,keyasint" json:"proxy_protocol"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *SetTCPRouteRequest) SetDefaults() {
+	x.ProxyProtocol = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *SetTCPRouteRequest) UnmarshalCBOR(b []byte) error {
+	type plain SetTCPRouteRequest
+	*x = SetTCPRouteRequest{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SetTCPRouteRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SetTCPRouteRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SetTCPRouteRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SetTCPRouteRequest) ValidateFields(v *schema.Validator) {
+	schema.CheckMin(v, "port", x.Port, 1024)
+	schema.CheckMax(v, "port", x.Port, 65535)
+	v.Required("app", x.App != "")
+}
+
+// DeleteTCPRouteRequest: Names a port of the ingress.
+type DeleteTCPRouteRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// The port.
+	Port int64 `cbor:"2,keyasint" json:"port" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DeleteTCPRouteRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DeleteTCPRouteRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DeleteTCPRouteRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DeleteTCPRouteRequest) ValidateFields(v *schema.Validator) {
 }
 
 // DeleteRouteRequest: Names a route.
@@ -1637,6 +1711,12 @@ type Routes interface {
 	Passwords(ctx context.Context, req *RoutePasswordsRequest) (*RoutePasswordsResponse, error)
 	// Delete: Deletes a route. Permission: deploy, in the project of project.
 	Delete(ctx context.Context, req *DeleteRouteRequest) error
+	// SetTCP: Creates or changes a route of a TCP port. Permission: deploy, in the project of
+	// project.
+	SetTCP(ctx context.Context, req *SetTCPRouteRequest) (*RouteResponse, error)
+	// DeleteTCP: Deletes a route of a TCP port. Permission: deploy, in the project of
+	// project.
+	DeleteTCP(ctx context.Context, req *DeleteTCPRouteRequest) error
 }
 
 // RegisterRoutes makes s serve impl.
@@ -1654,6 +1734,12 @@ type RoutesClient interface {
 	Passwords(ctx context.Context, req *RoutePasswordsRequest) (*RoutePasswordsResponse, error)
 	// Delete: Deletes a route. Permission: deploy, in the project of project.
 	Delete(ctx context.Context, req *DeleteRouteRequest) error
+	// SetTCP: Creates or changes a route of a TCP port. Permission: deploy, in the project of
+	// project.
+	SetTCP(ctx context.Context, req *SetTCPRouteRequest) (*RouteResponse, error)
+	// DeleteTCP: Deletes a route of a TCP port. Permission: deploy, in the project of
+	// project.
+	DeleteTCP(ctx context.Context, req *DeleteTCPRouteRequest) error
 }
 
 type clientRoutes struct{ conn rpc.Conn }
@@ -1687,6 +1773,18 @@ func (c clientRoutes) Passwords(ctx context.Context, req *RoutePasswordsRequest)
 
 func (c clientRoutes) Delete(ctx context.Context, req *DeleteRouteRequest) error {
 	return c.conn.Call(ctx, &methodRoutesDelete.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientRoutes) SetTCP(ctx context.Context, req *SetTCPRouteRequest) (*RouteResponse, error) {
+	resp := new(RouteResponse)
+	if err := c.conn.Call(ctx, &methodRoutesSetTCP.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientRoutes) DeleteTCP(ctx context.Context, req *DeleteTCPRouteRequest) error {
+	return c.conn.Call(ctx, &methodRoutesDeleteTCP.MethodInfo, req, &rpc.None{})
 }
 
 var methodRoutesSet = &rpc.Method{
@@ -1765,12 +1863,52 @@ var methodRoutesDelete = &rpc.Method{
 	},
 }
 
+var methodRoutesSetTCP = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Routes", Name: "SetTCP", Full: "app.Routes/SetTCP", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SetTCPRouteRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SetTCPRouteRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SetTCPRouteRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Routes).SetTCP(ctx, req)
+	},
+}
+
+var methodRoutesDeleteTCP = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Routes", Name: "DeleteTCP", Full: "app.Routes/DeleteTCP", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DeleteTCPRouteRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(DeleteTCPRouteRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Routes).DeleteTCP(ctx, req)
+	},
+}
+
 // RoutesService is the table of the service.
 var RoutesService = &rpc.Service{Name: "app.Routes", Methods: []*rpc.Method{
 	methodRoutesSet,
 	methodRoutesConfigure,
 	methodRoutesPasswords,
 	methodRoutesDelete,
+	methodRoutesSetTCP,
+	methodRoutesDeleteTCP,
 }}
 
 // Services are the services of this package.

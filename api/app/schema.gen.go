@@ -49,6 +49,17 @@ const (
 	// MaxUserPassword: Longest password of a user of a route. What bcrypt hashes. (unit:
 	// bytes)
 	MaxUserPassword = 72
+	// MaxSourceRoutes: Most routes in app.toml.
+	MaxSourceRoutes = 50
+	// MaxOidcList: Most addresses, domains and groups that a login of a route admits, of
+	// each.
+	MaxOidcList = 200
+	// OidcSecretName: Name under which the ingress gets the client secret of a route.
+	OidcSecretName = " client_secret"
+	// OidcKeyName: Name under which the ingress gets the key of the sessions of a route.
+	OidcKeyName = " cookie_key"
+	// DefaultTCPIdle: Default of idle_timeout of a route of TCP.
+	DefaultTCPIdle = 1 * time.Hour
 	// MaxErrorPage: Longest error page of a route. (unit: bytes)
 	MaxErrorPage = 16384
 	// TaskNamePattern: Pattern of the name of a task.
@@ -80,6 +91,7 @@ const (
 	KindDeployLease  = "deploy_lease"
 	KindTaskSchedule = "task_schedule"
 	KindTaskRun      = "task_run"
+	KindTCPRoute     = "tcp_route"
 	KindRoute        = "route"
 )
 
@@ -92,6 +104,7 @@ var Kinds = []*schema.Kind{
 	DeployLeaseKind,
 	TaskScheduleKind,
 	TaskRunKind,
+	TCPRouteKind,
 	RouteKind,
 }
 
@@ -962,6 +975,8 @@ type RouteSettings struct {
 	// HTML that people get instead of the ingress's own page, by status (503), or default for
 	// the others.
 	ErrorPages map[string]string `cbor:"9,keyasint,omitempty" json:"error_pages,omitempty"`
+	// Visitors must log in with this provider of OpenID Connect; absent: they need not.
+	Oidc *RouteOidc `cbor:"10,keyasint,omitempty" json:"oidc,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1001,6 +1016,107 @@ func (x *RouteSettings) ValidateFields(v *schema.Validator) {
 	}
 	for k := range x.ErrorPages {
 		v.MapKey("error_pages", k)
+	}
+	if x.Oidc != nil {
+		v.In("oidc", x.Oidc)
+	}
+}
+
+// RouteOidc: The provider of OpenID Connect with which visitors of a route log in, and
+// whom it admits.
+type RouteOidc struct {
+	// URL of the provider, with https.
+	Issuer string `cbor:"1,keyasint" json:"issuer" schema:"required"`
+	// The id that the provider gave to this route.
+	ClientID string `cbor:"2,keyasint" json:"client_id" schema:"required"`
+	// The secret that goes with the id; absent: the provider gave none.
+	ClientSecret *schema.Secret `cbor:"3,keyasint,omitempty" json:"client_secret,omitempty"`
+	// The key of the sessions of visitors, made by the server.
+	CookieKey *schema.Secret `cbor:"7,keyasint,omitempty" json:"cookie_key,omitempty"`
+	// E-mail addresses that are admitted. Without addresses, domains and groups, everybody is
+	// whom the provider knows.
+	Emails []string `cbor:"4,keyasint,omitempty" json:"emails,omitempty"`
+	// Domains of e-mail addresses that are admitted.
+	Domains []string `cbor:"5,keyasint,omitempty" json:"domains,omitempty"`
+	// Values of the claim groups, of which one is enough.
+	Groups []string `cbor:"6,keyasint,omitempty" json:"groups,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RouteOidc) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RouteOidc) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RouteOidc) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RouteOidc) ValidateFields(v *schema.Validator) {
+	v.Required("issuer", x.Issuer != "")
+	if x.Issuer != "" {
+		v.MaxLen("issuer", len(x.Issuer), 500)
+	}
+	v.Required("client_id", x.ClientID != "")
+	if x.ClientID != "" {
+		v.MaxLen("client_id", len(x.ClientID), 500)
+	}
+	if x.ClientSecret != nil {
+		v.Secret("client_secret", *x.ClientSecret)
+	}
+	if x.CookieKey != nil {
+		v.Secret("cookie_key", *x.CookieKey)
+	}
+}
+
+// SourceRoute: A route that the source of an app asks for.
+type SourceRoute struct {
+	// Host name, or * for every host without a route of its own.
+	Host string `cbor:"1,keyasint" json:"host" schema:"required"`
+	// Path prefix. (default /)
+	Path string `cbor:"2,keyasint" json:"path"`
+	// Service of the app. (default web)
+	Service string `cbor:"3,keyasint" json:"service"`
+	// The settings that it names.
+	Settings *RouteSettings `cbor:"4,keyasint,omitempty" json:"settings,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *SourceRoute) SetDefaults() {
+	x.Path = "/"
+	x.Service = "web"
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *SourceRoute) UnmarshalCBOR(b []byte) error {
+	type plain SourceRoute
+	*x = SourceRoute{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SourceRoute) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SourceRoute) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+var patternSourceRoutePath = regexp.MustCompile("^/")
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SourceRoute) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SourceRoute) ValidateFields(v *schema.Validator) {
+	v.Required("host", x.Host != "")
+	if x.Host != "" {
+		v.MaxLen("host", len(x.Host), 253)
+	}
+	v.Pattern("path", x.Path, patternSourceRoutePath)
+	if x.Settings != nil {
+		v.In("settings", x.Settings)
 	}
 }
 
@@ -1280,6 +1396,8 @@ type AppVersionSpec struct {
 	Services []Service `cbor:"5,keyasint,omitempty" json:"services,omitempty" schema:"required"`
 	// Its tasks.
 	Tasks []Task `cbor:"12,keyasint,omitempty" json:"tasks,omitempty"`
+	// The routes that its source asks for.
+	Routes []SourceRoute `cbor:"14,keyasint,omitempty" json:"routes,omitempty"`
 	// Command that runs once, in a sandbox of its own, before the version gets traffic;
 	// empty: none.
 	Release []string `cbor:"11,keyasint,omitempty" json:"release,omitempty"`
@@ -1325,6 +1443,9 @@ func (x *AppVersionSpec) ValidateFields(v *schema.Validator) {
 	}
 	for i := range x.Tasks {
 		v.InElem("tasks", i, &x.Tasks[i])
+	}
+	for i := range x.Routes {
+		v.InElem("routes", i, &x.Routes[i])
 	}
 	for k := range x.SourceEnv {
 		v.MapKey("source_env", k)
@@ -1378,6 +1499,7 @@ const (
 	AppVersionAttrBuild      = "spec.build"
 	AppVersionAttrServices   = "spec.services"
 	AppVersionAttrTasks      = "spec.tasks"
+	AppVersionAttrRoutes     = "spec.routes"
 	AppVersionAttrRelease    = "spec.release"
 	AppVersionAttrSourceEnv  = "spec.source_env"
 	AppVersionAttrNetwork    = "spec.network"
@@ -1455,6 +1577,7 @@ var AppVersionKind = &schema.Kind{
 		{Path: "spec.build", Number: 4, Type: "ref build", Doc: "The build that made the image."},
 		{Path: "spec.services", Number: 5, Type: "list of component service", Doc: "Its services.", Required: true},
 		{Path: "spec.tasks", Number: 12, Type: "list of component task", Doc: "Its tasks."},
+		{Path: "spec.routes", Number: 14, Type: "list of component source_route", Doc: "The routes that its source asks for."},
 		{Path: "spec.release", Number: 11, Type: "list of string", Doc: "Command that runs once, in a sandbox of its own, before the version gets traffic; empty: none."},
 		{Path: "spec.source_env", Number: 6, Type: "map of string", Doc: "Environment from the source's app.toml. The app's own comes after it."},
 		{Path: "spec.network", Number: 13, Type: "component network", Doc: "What its sandboxes reach, and which apps reach them; absent: all, and all of the project."},
@@ -1572,6 +1695,8 @@ type BuildStatus struct {
 	Services []Service `cbor:"5,keyasint,omitempty" json:"services,omitempty"`
 	// Tasks found in the source's app.toml.
 	Tasks []Task `cbor:"15,keyasint,omitempty" json:"tasks,omitempty"`
+	// Routes found in the source's app.toml.
+	Routes []SourceRoute `cbor:"18,keyasint,omitempty" json:"routes,omitempty"`
 	// Environment found in the source's app.toml.
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
 	// Network found in the source's app.toml.
@@ -1624,6 +1749,9 @@ func (x *BuildStatus) ValidateFields(v *schema.Validator) {
 	for i := range x.Tasks {
 		v.InElem("tasks", i, &x.Tasks[i])
 	}
+	for i := range x.Routes {
+		v.InElem("routes", i, &x.Routes[i])
+	}
 	for k := range x.Env {
 		v.MapKey("env", k)
 	}
@@ -1658,6 +1786,7 @@ const (
 	BuildAttrStatusImage     = "status.image"
 	BuildAttrServices        = "status.services"
 	BuildAttrTasks           = "status.tasks"
+	BuildAttrRoutes          = "status.routes"
 	BuildAttrEnv             = "status.env"
 	BuildAttrNetwork         = "status.network"
 	BuildAttrAddons          = "status.addons"
@@ -1748,6 +1877,7 @@ var BuildKind = &schema.Kind{
 		{Path: "status.image", Number: 4, Type: "string", Doc: "Image reference with digest."},
 		{Path: "status.services", Number: 5, Type: "list of component service", Doc: "Services found in the source (app.toml, Procfile, detection)."},
 		{Path: "status.tasks", Number: 15, Type: "list of component task", Doc: "Tasks found in the source's app.toml."},
+		{Path: "status.routes", Number: 18, Type: "list of component source_route", Doc: "Routes found in the source's app.toml."},
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},
 		{Path: "status.network", Number: 16, Type: "component network", Doc: "Network found in the source's app.toml."},
 		{Path: "status.addons", Number: 17, Type: "list of component addon_request", Doc: "Addons found in the source's app.toml."},
@@ -2659,6 +2789,187 @@ var TaskRunKind = &schema.Kind{
 	},
 }
 
+// TCPRoute: A port of the ingress whose connections lead to a service of an app, whatever
+// they speak.
+type TCPRoute struct {
+	schema.Meta
+	Spec   TCPRouteSpec   `json:"spec"`
+	Status TCPRouteStatus `json:"status"`
+}
+
+// TCPRouteSpec: what is wanted of a tcp_route.
+type TCPRouteSpec struct {
+	// The port of the ingress.
+	Port int64 `cbor:"1,keyasint" json:"port" schema:"required"`
+	// The port, so that each exists once.
+	Key string `cbor:"2,keyasint" json:"key" schema:"required"`
+	// The app.
+	App id.App `cbor:"3,keyasint" json:"app" schema:"required"`
+	// Service of the app, whose port gets the connections. (default web)
+	Service string `cbor:"4,keyasint" json:"service"`
+	// Networks whose clients the ingress admits; absent: all.
+	Allow []string `cbor:"5,keyasint,omitempty" json:"allow,omitempty"`
+	// Time without a byte in either direction after which a connection is ended. (default
+	// 1h0m0s)
+	IdleTimeout time.Duration `cbor:"6,keyasint" json:"idle_timeout"`
+	// Each connection to the service begins with a PROXY header (version 2), which names the
+	// client. (default false)
+	ProxyProtocol bool `cbor:"7,keyasint" json:"proxy_protocol"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TCPRouteSpec) SetDefaults() {
+	x.Service = "web"
+	x.IdleTimeout = 1 * time.Hour
+	x.ProxyProtocol = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TCPRouteSpec) UnmarshalCBOR(b []byte) error {
+	type plain TCPRouteSpec
+	*x = TCPRouteSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TCPRouteSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TCPRouteSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TCPRouteSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TCPRouteSpec) ValidateFields(v *schema.Validator) {
+	schema.CheckMin(v, "port", x.Port, 1024)
+	schema.CheckMax(v, "port", x.Port, 65535)
+	v.Required("key", x.Key != "")
+	v.Required("app", x.App != "")
+	if x.App != "" {
+		v.Ref("app", string(x.App))
+	}
+	schema.CheckMin(v, "idle_timeout", x.IdleTimeout, 1*time.Second)
+	schema.CheckMax(v, "idle_timeout", x.IdleTimeout, 24*time.Hour)
+}
+
+// TCPRouteStatus: what is known of a tcp_route.
+type TCPRouteStatus struct {
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TCPRouteStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TCPRouteStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TCPRouteStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TCPRouteStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of TCPRoute.
+const (
+	TCPRouteAttrPort          = "spec.port"
+	TCPRouteAttrKey           = "spec.key"
+	TCPRouteAttrApp           = "spec.app"
+	TCPRouteAttrService       = "spec.service"
+	TCPRouteAttrAllow         = "spec.allow"
+	TCPRouteAttrIdleTimeout   = "spec.idle_timeout"
+	TCPRouteAttrProxyProtocol = "spec.proxy_protocol"
+)
+
+// NewTCPRoute returns a tcp_route with every default applied.
+func NewTCPRoute() *TCPRoute {
+	o := new(TCPRoute)
+	o.Spec.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *TCPRoute) GetID() id.TCPRoute { return id.TCPRoute(o.ID) }
+
+// EntityKind returns TCPRouteKind.
+func (o *TCPRoute) EntityKind() *schema.Kind { return TCPRouteKind }
+
+// SpecPtr returns &o.Spec.
+func (o *TCPRoute) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *TCPRoute) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *TCPRoute) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o TCPRoute) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *TCPRoute) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *TCPRoute) Extract(e *schema.Extracted) {
+	if o.Spec.Key != "" {
+		e.AddUnique("spec.key", schema.EncodeIndexString(o.Spec.Key), true)
+	}
+	if o.Spec.App != "" {
+		e.AddIndex("spec.app", schema.EncodeIndexString(string(o.Spec.App)))
+		e.AddRef("spec.app", "app", schema.ID(o.Spec.App), schema.Cascade)
+	}
+}
+
+// TCPRouteKind describes the kind tcp_route.
+var TCPRouteKind = &schema.Kind{
+	Name: "tcp_route", Plural: "tcp_routes", Prefix: "tr", Domain: "app",
+	Doc:   "A port of the ingress whose connections lead to a service of an app, whatever they speak.",
+	Scope: schema.ScopeProject,
+	New:   func() schema.Object { return NewTCPRoute() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewTCPRoute()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewTCPRoute()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.port", Number: 1, Type: "int", Doc: "The port of the ingress.", Required: true},
+		{Path: "spec.key", Number: 2, Type: "string", Doc: "The port, so that each exists once.", Required: true, Unique: true},
+		{Path: "spec.app", Number: 3, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
+		{Path: "spec.service", Number: 4, Type: "string", Doc: "Service of the app, whose port gets the connections.", Default: "web"},
+		{Path: "spec.allow", Number: 5, Type: "list of string", Doc: "Networks whose clients the ingress admits; absent: all."},
+		{Path: "spec.idle_timeout", Number: 6, Type: "duration", Doc: "Time without a byte in either direction after which a connection is ended.", Default: "1h0m0s"},
+		{Path: "spec.proxy_protocol", Number: 7, Type: "bool", Doc: "Each connection to the service begins with a PROXY header (version 2), which names the client.", Default: "false"},
+	},
+	Columns: []schema.Column{
+		{Title: "PORT", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TCPRoute)
+			return schema.Cell(o.Spec.Port)
+		}},
+		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TCPRoute)
+			return schema.Cell(o.Spec.App)
+		}},
+		{Title: "SERVICE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TCPRoute)
+			return schema.Cell(o.Spec.Service)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*TCPRoute)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
 // Route: A host and path that lead to a service of an app.
 type Route struct {
 	schema.Meta
@@ -2680,12 +2991,17 @@ type RouteSpec struct {
 	Service string `cbor:"5,keyasint" json:"service"`
 	// What the ingress does with its requests; absent: nothing.
 	Settings *RouteSettings `cbor:"6,keyasint,omitempty" json:"settings,omitempty"`
+	// A deployment made it; one whose app.toml lacks it deletes it. (default false)
+	FromSource bool `cbor:"7,keyasint" json:"from_source"`
+	// Names of the settings that app.toml of its app states.
+	SourceSettings []string `cbor:"8,keyasint,omitempty" json:"source_settings,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
 func (x *RouteSpec) SetDefaults() {
 	x.Path = "/"
 	x.Service = "web"
+	x.FromSource = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -2745,12 +3061,14 @@ func (x *RouteStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of Route.
 const (
-	RouteAttrHost     = "spec.host"
-	RouteAttrPath     = "spec.path"
-	RouteAttrKey      = "spec.key"
-	RouteAttrApp      = "spec.app"
-	RouteAttrService  = "spec.service"
-	RouteAttrSettings = "spec.settings"
+	RouteAttrHost           = "spec.host"
+	RouteAttrPath           = "spec.path"
+	RouteAttrKey            = "spec.key"
+	RouteAttrApp            = "spec.app"
+	RouteAttrService        = "spec.service"
+	RouteAttrSettings       = "spec.settings"
+	RouteAttrFromSource     = "spec.from_source"
+	RouteAttrSourceSettings = "spec.source_settings"
 )
 
 // NewRoute returns a route with every default applied.
@@ -2820,6 +3138,8 @@ var RouteKind = &schema.Kind{
 		{Path: "spec.app", Number: 4, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
 		{Path: "spec.service", Number: 5, Type: "string", Doc: "Service of the app.", Default: "web"},
 		{Path: "spec.settings", Number: 6, Type: "component route_settings", Doc: "What the ingress does with its requests; absent: nothing."},
+		{Path: "spec.from_source", Number: 7, Type: "bool", Doc: "A deployment made it; one whose app.toml lacks it deletes it.", Default: "false"},
+		{Path: "spec.source_settings", Number: 8, Type: "list of string", Doc: "Names of the settings that app.toml of its app states."},
 	},
 	Columns: []schema.Column{
 		{Title: "HOST", Value: func(obj schema.Object, _ time.Time) string {

@@ -200,6 +200,12 @@ type TaskSchedule string
 // NewTaskSchedule returns a fresh random id.
 func NewTaskSchedule() TaskSchedule { return TaskSchedule(schema.NewID("tsch")) }
 
+// TCPRoute is the id of an entity of kind tcp_route ("tr-" and 16 characters).
+type TCPRoute string
+
+// NewTCPRoute returns a fresh random id.
+func NewTCPRoute() TCPRoute { return TCPRoute(schema.NewID("tr")) }
+
 // Template is the id of an entity of kind template ("tpl-" and 16 characters).
 type Template string
 

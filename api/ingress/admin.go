@@ -9,6 +9,10 @@
 //	GET /load?seen=N&wait=1s            Load, after wait or when a service with no sandbox gets a request
 //	GET /synced?revision=N&wait=10s     Status, when the table has revision N; 504 if not within wait
 //	GET /metrics                        metrics in the text format of Prometheus
+//	POST /serve                         Status; an ingress that stands by for its predecessor serves
+//	POST /handover                      gives the listening sockets to a successor (servers/ingress)
+//
+// While a predecessor ends its requests, the answers include them.
 //
 // Errors are JSON objects with "class" (of package errs) and "message".
 package ingress
@@ -51,7 +55,9 @@ type Status struct {
 	Error        string       `json:"error,omitempty"`         // why the ingress does not follow the store now
 	Routes       []Route      `json:"routes"`
 	InFlight     int64        `json:"in_flight"`
-	Held         int64        `json:"held"` // requests that wait for a sandbox
+	Held         int64        `json:"held"`               // requests that wait for a sandbox
+	Standby      bool         `json:"standby,omitempty"`  // it has the sockets of its predecessor, which serves
+	Draining     bool         `json:"draining,omitempty"` // a successor serves; requests under way go on
 }
 
 // Inflight counts the requests that sandboxes work on, tunnels included.
@@ -137,10 +143,19 @@ func (c Client) Synced(ctx context.Context, revision schema.Revision) error {
 	}
 }
 
+// Serve has an ingress serve that stands by for its predecessor.
+func (c Client) Serve(ctx context.Context) error {
+	body, err := c.ask(ctx, http.MethodPost, "/serve", nil)
+	if err != nil {
+		return err
+	}
+	return body.Close()
+}
+
 // Metrics returns the metrics in the text format of Prometheus. The caller closes
 // them.
 func (c Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
-	body, err := c.ask(ctx, "/metrics", nil)
+	body, err := c.ask(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +170,7 @@ func Down(err error) bool {
 
 func get[T any](ctx context.Context, c Client, path string, q url.Values) (T, error) {
 	var out T
-	body, err := c.ask(ctx, path, q)
+	body, err := c.ask(ctx, http.MethodGet, path, q)
 	if err != nil {
 		return out, err
 	}
@@ -167,11 +182,11 @@ func get[T any](ctx context.Context, c Client, path string, q url.Values) (T, er
 }
 
 // ask returns the body of an answer.
-func (c Client) ask(ctx context.Context, path string, q url.Values) (*answer, error) {
+func (c Client) ask(ctx context.Context, method, path string, q url.Values) (*answer, error) {
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", c.Socket)
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ingress"+path+"?"+q.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://ingress"+path+"?"+q.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,9 @@ func New(e *command.Env) *cobra.Command {
 
 type runOptions struct {
 	*command.Env
-	config process.Config
+	config   process.Config
+	socket   string
+	takeOver string
 }
 
 func newRun(e *command.Env) *cobra.Command {
@@ -33,6 +35,8 @@ func newRun(e *command.Env) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.config.AddFlags(cmd)
+	cmd.Flags().StringVar(&o.socket, "socket", "", "admin socket; default ingress.sock in the run directory")
+	cmd.Flags().StringVar(&o.takeOver, "take-over", "", "admin socket of a running ingress, whose listening sockets this one takes")
 	return cmd
 }
 
@@ -41,5 +45,5 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return server.Ingress(ctx, cfg, process.Logger(cfg, os.Stderr), process.OpenLog)
+	return server.Ingress(ctx, cfg, o.socket, o.takeOver, process.Logger(cfg, os.Stderr), process.OpenLog)
 }

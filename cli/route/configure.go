@@ -30,6 +30,8 @@ type settings struct {
 	compress    bool
 	sticky      bool
 	pages       []string
+	oidc        app.RouteOidc
+	oidcSecret  string
 	reset       []string
 }
 
@@ -39,10 +41,11 @@ func newConfigure(e *command.Env) *cobra.Command {
 		Use:   "configure HOST",
 		Short: "Set what the ingress does with the requests of a route",
 		Long: `Sets limits and gates of a route: what flags do not name stays as it is. --reset takes a setting away. The password of
---user is taken from the variable of the environment that is named after =, so that it is in no list of processes.`,
+--user and the secret of --oidc-client-secret are taken from variables of the environment, so that they are in no list of processes.`,
 		Example: `  r route configure shop.example.com --timeout 30s --max-body 10MiB --compress --sticky
   r route configure shop.example.com --path /admin --allow 10.1.0.0/16 --user ann=ADMIN_PASSWORD
   r route configure shop.example.com --rate 20 --burst 100 --error-page 503=busy.html
+  r route configure shop.example.com --oidc-issuer https://login.example.com --oidc-client-id shop --oidc-client-secret SECRET --oidc-domain example.com
   r route configure shop.example.com --reset rate,error_pages`,
 		Args: command.Args(1, 1, "HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0]) },
@@ -59,7 +62,13 @@ func newConfigure(e *command.Env) *cobra.Command {
 	f.BoolVar(&o.compress, "compress", false, "compress answers with zstd or gzip")
 	f.BoolVar(&o.sticky, "sticky", false, "lead the requests of a client to the same sandbox, by a cookie")
 	f.StringArrayVar(&o.pages, "error-page", nil, "STATUS=FILE or default=FILE: HTML for people instead of the ingress's page")
-	f.StringSliceVar(&o.reset, "reset", nil, "settings to take away: timeout, max_body_bytes, allow, rate, burst, users, compress, sticky, error_pages")
+	f.StringVar(&o.oidc.Issuer, "oidc-issuer", "", "URL of the provider of OpenID Connect with which visitors must log in")
+	f.StringVar(&o.oidc.ClientID, "oidc-client-id", "", "id that the provider gave to this route")
+	f.StringVar(&o.oidcSecret, "oidc-client-secret", "", "variable of the environment with the secret that goes with the id")
+	f.StringSliceVar(&o.oidc.Emails, "oidc-email", nil, "e-mail addresses that are admitted")
+	f.StringSliceVar(&o.oidc.Domains, "oidc-domain", nil, "domains of e-mail addresses that are admitted")
+	f.StringSliceVar(&o.oidc.Groups, "oidc-group", nil, "groups that are admitted, by the claim groups")
+	f.StringSliceVar(&o.reset, "reset", nil, "settings to take away: timeout, max_body_bytes, allow, rate, burst, users, compress, sticky, error_pages, oidc")
 	return cmd
 }
 
@@ -102,8 +111,30 @@ func (o *settings) run(cmd *cobra.Command, host string) error {
 	if s.ErrorPages, err = errorPages(o.pages); err != nil {
 		return err
 	}
+	if err := o.login(cmd, s, req); err != nil {
+		return err
+	}
 	req.Settings = s
 	return o.send(cmd.Context(), req)
+}
+
+// login reads the flags of the login.
+func (o *settings) login(cmd *cobra.Command, s *app.RouteSettings, req *app.ConfigureRouteRequest) error {
+	if o.oidc.Issuer == "" {
+		for _, name := range []string{"oidc-client-id", "oidc-client-secret", "oidc-email", "oidc-domain", "oidc-group"} {
+			if cmd.Flags().Changed(name) {
+				return exit.Usagef("--%s needs --oidc-issuer: the flags of a login are given together", name)
+			}
+		}
+		return nil
+	}
+	if o.oidcSecret != "" {
+		if req.OidcSecret = os.Getenv(o.oidcSecret); req.OidcSecret == "" {
+			return exit.Usagef("--oidc-client-secret: the variable that it names is empty or not set")
+		}
+	}
+	s.Oidc = &o.oidc
+	return nil
 }
 
 func (o *settings) send(ctx context.Context, req *app.ConfigureRouteRequest) error {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +28,7 @@ type options struct {
 	path    string
 	app     string
 	service string
+	tcp     tcp
 }
 
 func newList(e *command.Env) *cobra.Command {
@@ -51,6 +53,14 @@ func (o *options) print(ctx context.Context, routes []*app.Route) error {
 	for _, r := range routes {
 		rows = append(rows, []string{r.Spec.Host, r.Spec.Path, names[r.Spec.App], r.Spec.Service, schema.CellAge(r.CreatedAt, time.Now())})
 	}
+	ports, _, err := command.All[app.TCPRoute](ctx, o.Env, entity.Query{})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(ports, func(a, b *app.TCPRoute) int { return cmp.Compare(a.Spec.Port, b.Spec.Port) })
+	for _, r := range ports {
+		rows = append(rows, []string{"tcp:" + strconv.FormatInt(r.Spec.Port, 10), "", names[r.Spec.App], r.Spec.Service, schema.CellAge(r.CreatedAt, time.Now())})
+	}
 	o.Table([]string{"HOST", "PATH", "APP", "SERVICE", "AGE"}, rows)
 	return nil
 }
@@ -58,16 +68,23 @@ func (o *options) print(ctx context.Context, routes []*app.Route) error {
 func newSet(e *command.Env) *cobra.Command {
 	o := &options{Env: e}
 	cmd := &cobra.Command{
-		Use:     "set HOST",
-		Short:   "Route a host and path to an app",
-		Long:    "Routes a host (* for every host without a route), and a path prefix of it, to a service of an app.",
-		Example: "  r route set shop.example.com --app shop\n  r route set example.com --path /api --app shop --service api",
-		Args:    command.Args(1, 1, "HOST"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.set(cmd.Context(), args[0]) },
+		Use:     "set [HOST]",
+		Short:   "Route a host and path, or a TCP port, to an app",
+		Long:    "Routes a host (* for every host without a route), and a path prefix of it, to a service of an app. With --tcp it routes a port of the ingress instead, to the service's port.",
+		Example: "  r route set shop.example.com --app shop\n  r route set example.com --path /api --app shop --service api\n  r route set --tcp 20000 --app shop --service db --idle 30m",
+		Args:    command.Args(0, 1, "HOST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			host, err := o.tcp.host(cmd, args)
+			if err != nil {
+				return err
+			}
+			return o.set(cmd.Context(), host)
+		},
 	}
 	cmd.Flags().StringVar(&o.path, "path", "", "path prefix; default /")
 	cmd.Flags().StringVarP(&o.app, "app", "a", "", "app; default: the current folder's")
 	cmd.Flags().StringVarP(&o.service, "service", "s", "", "service of the app; default web")
+	o.tcp.addFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("app", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return command.CompleteNames(cmd.Context(), e, app.AppKind), cobra.ShellCompDirectiveNoFileComp
 	}) // fails only for flags that do not exist
@@ -91,6 +108,9 @@ func (o *options) set(ctx context.Context, host string) error {
 	if err != nil {
 		return err
 	}
+	if host == "" {
+		return o.setTCP(ctx, c, name)
+	}
 	resp, err := c.Set(ctx, &app.SetRouteRequest{Project: o.Project(), Host: host, Path: o.path, App: name, Service: o.service})
 	if err != nil {
 		return err
@@ -109,12 +129,22 @@ func (o *options) set(ctx context.Context, host string) error {
 func newDelete(e *command.Env) *cobra.Command {
 	o := &options{Env: e}
 	cmd := &cobra.Command{
-		Use:     "delete HOST",
+		Use:     "delete [HOST]",
 		Aliases: []string{"rm"},
 		Short:   "Delete a route",
-		Args:    command.Args(1, 1, "HOST"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.delete(cmd.Context(), args[0]) },
+		Args:    command.Args(0, 1, "HOST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			host, err := o.tcp.host(cmd, args)
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return o.deleteTCP(cmd.Context())
+			}
+			return o.delete(cmd.Context(), host)
+		},
 	}
+	o.tcp.addPort(cmd)
 	cmd.Flags().StringVar(&o.path, "path", "", "path prefix; default /")
 	return cmd
 }

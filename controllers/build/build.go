@@ -236,7 +236,7 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 		change = func(b *app.Build) {
 			b.Status.Phase = app.BuildPhaseSucceeded
 			b.Status.Image, b.Status.Services, b.Status.Tasks, b.Status.Env = out.image, out.services, out.tasks, out.env
-			b.Status.Network, b.Status.Addons = out.network, out.addons
+			b.Status.Network, b.Status.Addons, b.Status.Routes = out.network, out.addons, out.routes
 			if out.plan != nil {
 				setPlan(b, out.plan)
 			}

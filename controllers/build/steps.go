@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +28,7 @@ type outcome struct {
 	image    string
 	services []app.Service
 	tasks    []app.Task
+	routes   []app.SourceRoute
 	env      map[string]string
 	plan     *stack.Plan
 }
@@ -85,7 +87,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, offer(plan, err)
 	}
-	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), env: plan.Env, network: network(plan), addons: addons(plan), plan: plan}
+	out := &outcome{image: res.Image, services: services(plan), tasks: tasks(plan), routes: routes(plan), env: plan.Env, network: network(plan), addons: addons(plan), plan: plan}
 	if len(out.services) == 0 {
 		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "the source has no service to run").
 			WithHint("say what runs in Procfile (web: ...) or in [services.web] of app.toml"))
@@ -230,6 +232,26 @@ func network(plan *stack.Plan) *app.Network {
 func addons(plan *stack.Plan) (out []app.AddonRequest) {
 	for _, a := range plan.Addons {
 		out = append(out, app.AddonRequest{Name: a.Name, Kind: a.Kind, Version: a.Version, Prefix: a.Prefix, SizeBytes: a.SizeBytes, MemoryBytes: a.MemoryBytes})
+	}
+	return out
+}
+
+// routes turns the plan's routes into those of a version.
+func routes(plan *stack.Plan) []app.SourceRoute {
+	var out []app.SourceRoute
+	for _, in := range plan.Routes {
+		var r app.SourceRoute
+		r.SetDefaults()
+		r.Host, r.Path = in.Host, in.Path
+		if in.Service != "" {
+			r.Service = in.Service
+		}
+		s := app.RouteSettings{Timeout: in.Timeout, MaxBodyBytes: in.MaxBody, Allow: in.Allow, Rate: in.Rate, Burst: in.Burst,
+			Compress: in.Compress, Sticky: in.Sticky, ErrorPages: in.ErrorPages}
+		if !reflect.DeepEqual(s, app.RouteSettings{}) {
+			r.Settings = &s
+		}
+		out = append(out, r)
 	}
 	return out
 }

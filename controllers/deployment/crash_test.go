@@ -2,7 +2,9 @@ package deployment_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -163,6 +165,9 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 		{"crash with a disk", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("ok", "web@data=crash"))
 		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},
+		{"routes", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("ok", "web=ok", "route=a.example.com", fmt.Sprintf("route=b%d.example.com", e.sources.count())))
+		}, app.DeploymentPhaseSucceeded, ""},
 		{"bad build", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("fail", "web=ok"))
 		}, app.DeploymentPhaseFailed, app.FailureReasonBuild},
@@ -223,6 +228,16 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 				}
 				if versions := list(e, func(v *app.AppVersion) bool { return v.Spec.App == a.GetID() }); len(versions) != int(a.Spec.VersionCounter) {
 					t.Fatalf("after write %d: %d versions, counted %d", n, len(versions), a.Spec.VersionCounter)
+				}
+				wantHosts, hosts := []string{}, []string{}
+				for _, r := range e.version(&app.Deployment{Status: app.DeploymentStatus{Version: want}}).Spec.Routes {
+					wantHosts = append(wantHosts, r.Host)
+				}
+				for _, r := range list(e, func(*app.Route) bool { return true }) {
+					hosts = append(hosts, r.Spec.Host)
+				}
+				if slices.Sort(hosts); !slices.Equal(hosts, wantHosts) {
+					t.Fatalf("after write %d: routes of %q, want %q", n, hosts, wantHosts)
 				}
 				before = want
 				if survived {

@@ -5,7 +5,8 @@
 //	                 \          \           \          \ -> failed | canceled
 //
 // In: deployment, build, disks, and the pools and sandboxes of the new version. Out:
-// app_version, new disks, sandbox pools, the sandbox of the release command, app.status,
+// app_version, new disks, sandbox pools, the sandbox of the release command, routes of
+// app.toml (once the version has held), app.status,
 // deployment.status.
 //
 // A service that writes to a disk has one sandbox at a time. Its pool is created
@@ -31,6 +32,7 @@ import (
 
 	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
@@ -68,7 +70,8 @@ type Reconciler struct {
 	Drainer   Drainer       // nil: there is no ingress to wait for
 	Logger    *slog.Logger
 	// URL returns the URL of an app, "" if it has none.
-	URL func(a *app.App) string
+	URL    func(a *app.App) string
+	Routes Routes // nil: a source can ask for none
 	// Admit returns the error with which Store would refuse operations; nil: there
 	// are no quotas.
 	Admit func(ctx context.Context, ops []entity.Op) error
@@ -104,9 +107,9 @@ func (r *Reconciler) Controller() kit.Controller {
 			kit.Map(func(t *addon.AddonAttachment) []id.Deployment { return active(t.Spec.App) }),
 		},
 		Access: kit.Access{
-			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind, disk.DiskKind, disk.DiskMountKind, addon.AddonKind},
-			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind, disk.DiskKind, addon.AddonKind, addon.AddonAttachmentKind, app.AppKind},
-			Deletes: []*schema.Kind{app.DeployLeaseKind},
+			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind, disk.DiskKind, disk.DiskMountKind, addon.AddonKind, app.RouteKind, certificate.CertificateKind},
+			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind, disk.DiskKind, addon.AddonKind, addon.AddonAttachmentKind, app.AppKind, app.RouteKind},
+			Deletes: []*schema.Kind{app.DeployLeaseKind, app.RouteKind},
 			Owns: slices.Concat(
 				kit.Fields(app.DeploymentKind, "status"), kit.Fields(app.AppKind, "spec.version_counter", "status"),
 				kit.Fields(app.AppVersionKind, "status"), kit.Fields(app.BuildKind, "spec.cancel"),
@@ -117,6 +120,14 @@ func (r *Reconciler) Controller() kit.Controller {
 		c.Shares = append(c.Shares, kit.Share{
 			Field: f, Owner: "api", Why: "when a rollback brings back that of its version",
 			When: func(before, _ schema.Object) bool { return before.(*app.App).Status.ActiveDeployment != "" },
+		})
+	}
+	for _, f := range kit.Fields(app.RouteKind, "spec.service", "spec.settings", "spec.source_settings") {
+		c.Shares = append(c.Shares, kit.Share{
+			Field: f, Owner: "api", Why: "as app.toml of its app states",
+			When: func(before, after schema.Object) bool {
+				return len(before.(*app.Route).Spec.SourceSettings) > 0 || len(after.(*app.Route).Spec.SourceSettings) > 0 || before.(*app.Route).Spec.FromSource
+			},
 		})
 	}
 	for _, f := range kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason") {

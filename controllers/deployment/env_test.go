@@ -36,6 +36,7 @@ import (
 	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/quotas"
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
@@ -114,6 +115,7 @@ func (e *env) control(s entity.Store) (stop func()) {
 	}, Default: policy.Default, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Bake: e.bake, Now: e.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
 	deps.Store = kittest.Hold(e, &slowList{e.quotas, e}, deps.Controller())
+	deps.Routes = &routes.Service{Store: deps.Store}
 	pools := &pool.Reconciler{Logger: e.logger, Now: e.now}
 	pools.Store = kittest.Hold(e, e.quotas, pools.Controller())
 	schedules := &scheduler.Reconciler{Logger: e.logger}
@@ -350,6 +352,10 @@ func (e *env) source(how string, services ...string) string {
 		}
 		if name == "network" {
 			fmt.Fprintf(&b, "[network]\negress = %q\n", sim)
+			continue
+		}
+		if name == "route" {
+			fmt.Fprintf(&b, "[routes.%q]\ntimeout = %q\n", sim, "30s")
 			continue
 		}
 		name, written, _ := strings.Cut(name, "@")

@@ -110,7 +110,7 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 		}
 		return r.createVersion(ctx, app.AppVersionSpec{
 			Network: network,
-			App:     r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks,
+			App:     r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks, Routes: b.Status.Routes,
 			SourceEnv: b.Status.Env, Release: b.Status.Release, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
 		})
 	case app.BuildPhaseFailed:
@@ -165,7 +165,10 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 			Message: fmt.Sprintf("service %s writes to a disk, which the active version has: two versions cannot serve beside each other", spec.Services[k].Name),
 			Hint:    "deploy without --canary"})
 	}
-	failure, err := r.checkAdmission(ctx, &app.AppVersion{Spec: spec}, beside)
+	failure, err := r.checkRoutes(ctx, &spec)
+	if failure == nil && err == nil {
+		failure, err = r.checkAdmission(ctx, &app.AppVersion{Spec: spec}, beside)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -414,6 +417,9 @@ func (r *rollout) otherPools(ctx context.Context) ([]*sandbox.SandboxPool, error
 // drain waits until the ingress uses the new version and has finished the requests
 // to the others, and retires their pools.
 func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
+	if err := r.applyRoutes(ctx); err != nil {
+		return 0, err
+	}
 	others, err := r.otherPools(ctx)
 	if err != nil {
 		return 0, err

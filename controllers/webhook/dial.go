@@ -40,32 +40,12 @@ func newClient(allow []netip.Prefix) *http.Client {
 // may have. The name was resolved before, so a name that means another address the
 // next time does not help.
 func permit(address string, allow []netip.Prefix) error {
-	ap, err := netip.ParseAddrPort(address)
+	ok, err := ranges.Outward(address, allow)
 	if err != nil {
-		return errs.New(errs.Internal, "the address of a connection: %w", err)
+		return errs.New(errs.Unavailable, "the address of a connection: %w", err)
 	}
-	a := ap.Addr().Unmap()
-	if ranges.Metadata(a) {
+	if !ok {
 		return errRefused
-	}
-	for _, p := range allow {
-		if p.Contains(a) {
-			return nil
-		}
-	}
-	if !ranges.Public(a) {
-		return errRefused
-	}
-	own, err := net.InterfaceAddrs()
-	if err != nil {
-		return errs.New(errs.Unavailable, "addresses of this machine: %w", err)
-	}
-	for _, o := range own {
-		if n, ok := o.(*net.IPNet); ok {
-			if b, ok := netip.AddrFromSlice(n.IP); ok && b.Unmap() == a {
-				return errRefused
-			}
-		}
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func runsSame(a, b *app.AppVersion) bool {
 	x, y := a.Spec, b.Spec
 	secret := func(a, b schema.Secret) bool { return reflect.DeepEqual(a, b) }
 	return x.Image == y.Image && maps.Equal(x.SourceEnv, y.SourceEnv) && maps.Equal(x.Env, y.Env) &&
-		maps.EqualFunc(x.Secrets, y.Secrets, secret) && reflect.DeepEqual(x.Services, y.Services) && reflect.DeepEqual(x.Tasks, y.Tasks) && reflect.DeepEqual(x.Network, y.Network)
+		maps.EqualFunc(x.Secrets, y.Secrets, secret) && reflect.DeepEqual(x.Services, y.Services) && reflect.DeepEqual(x.Tasks, y.Tasks) && reflect.DeepEqual(x.Network, y.Network) && reflect.DeepEqual(x.Routes, y.Routes)
 }
 
 // Restart rolls out the active version in new sandboxes. FailedPrecondition if

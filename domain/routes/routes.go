@@ -4,6 +4,7 @@
 //	Set        creates or changes a route
 //	Configure  changes what the ingress does with its requests
 //	Delete     deletes one
+//	SetTCP     leads a port of the ingress to a service; DeleteTCP ends that
 //
 // A host belongs to one project: the first that sets a route of it (Claims).
 package routes
@@ -29,6 +30,7 @@ type Service struct {
 	// LocalDomains are those of the ingress: <app>.<domain> leads to the app
 	// without a route.
 	LocalDomains []string
+	TCPPorts     Ports          // that routes of TCP may have
 	Sealer       *schema.Sealer // seals the passwords of users; nil: a route has none
 }
 

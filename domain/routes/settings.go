@@ -24,6 +24,7 @@ type ConfigureRequest struct {
 	Project, Host, Path string
 	Settings            app.RouteSettings // those that change; those that are absent or false stay
 	Passwords           map[string]string // of users that are added or changed
+	OIDCSecret          string            // of Settings.Oidc
 	RemoveUsers         []string
 	Reset               []string // names of settings that are removed first
 }
@@ -49,6 +50,10 @@ func (s *Service) Configure(ctx context.Context, req ConfigureRequest) (*app.Rou
 	if err != nil {
 		return nil, err
 	}
+	login, err := s.login(req)
+	if err != nil {
+		return nil, err
+	}
 	var r *app.Route
 	err = entity.Retry(ctx, func() error {
 		r, err = s.find(ctx, host, path)
@@ -57,6 +62,9 @@ func (s *Service) Configure(ctx context.Context, req ConfigureRequest) (*app.Rou
 		}
 		if err != nil {
 			return err
+		}
+		if req.Settings.Oidc != nil {
+			req.Settings.Oidc = login.on(r.Spec.Settings)
 		}
 		r.Spec.Settings, err = apply(r.Spec.Settings, req, users)
 		if err != nil {
@@ -117,6 +125,9 @@ func apply(old *app.RouteSettings, req ConfigureRequest, users map[string]schema
 	if len(set.Allow) > 0 {
 		n.Allow = set.Allow
 	}
+	if set.Oidc != nil {
+		n.Oidc = set.Oidc
+	}
 	for to, on := range map[**bool]*bool{&n.Compress: set.Compress, &n.Sticky: set.Sticky} {
 		if on != nil && *on {
 			*to = on
@@ -151,6 +162,7 @@ func reset(n *app.RouteSettings, list []string) error {
 		"timeout": func() { n.Timeout = nil }, "max_body_bytes": func() { n.MaxBodyBytes = nil }, "allow": func() { n.Allow = nil },
 		"rate": func() { n.Rate, n.Burst = nil, nil }, "burst": func() { n.Burst = nil }, "users": func() { n.Users = nil },
 		"compress": func() { n.Compress = nil }, "sticky": func() { n.Sticky = nil }, "error_pages": func() { n.ErrorPages = nil },
+		"oidc": func() { n.Oidc = nil },
 	}
 	for _, name := range list {
 		f := all[name]
@@ -209,7 +221,7 @@ func check(n *app.RouteSettings) (*app.RouteSettings, error) {
 	if len(n.ErrorPages) == 0 {
 		n.ErrorPages = nil
 	}
-	if n.Timeout == nil && n.MaxBodyBytes == nil && n.Allow == nil && n.Rate == nil && n.Users == nil && n.Compress == nil && n.Sticky == nil && n.ErrorPages == nil {
+	if n.Timeout == nil && n.MaxBodyBytes == nil && n.Allow == nil && n.Rate == nil && n.Users == nil && n.Compress == nil && n.Sticky == nil && n.ErrorPages == nil && n.Oidc == nil {
 		return nil, nil
 	}
 	return n, nil
@@ -226,7 +238,7 @@ func (s *Service) Passwords(ctx context.Context, after string) (out []app.RouteP
 		return nil, "", err
 	}
 	all = slices.DeleteFunc(all, func(r *app.Route) bool {
-		return string(r.ID) <= after || r.Spec.Settings == nil || len(r.Spec.Settings.Users) == 0
+		return string(r.ID) <= after || r.Spec.Settings == nil || len(r.Spec.Settings.Users) == 0 && r.Spec.Settings.Oidc == nil
 	})
 	slices.SortFunc(all, func(a, b *app.Route) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	if len(all) > passwordPage {
@@ -241,6 +253,7 @@ func (s *Service) Passwords(ctx context.Context, after string) (out []app.RouteP
 				out = append(out, app.RoutePassword{Route: id.Route(r.ID), User: u, Hash: h})
 			}
 		}
+		out = append(out, s.loginSecrets(r)...)
 	}
 	return out, last, nil
 }

@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,5 +92,66 @@ func TestMaintain(t *testing.T) {
 	}
 	if a, err = s.Apps.Maintain(t.Context(), "", "shop", false, ""); err != nil || a.Spec.Maintenance != nil {
 		t.Errorf("off: %+v, %v", a, err)
+	}
+}
+
+// TestConfigureLogin: the secret of a login is sealed, stays while the provider and the
+// id do, and reaches the ingress alone.
+func TestConfigureLogin(t *testing.T) {
+	s := setup(t)
+	s.Sealer = schema.NewSealer(filepath.Join(t.TempDir(), "key"))
+	ctx, host := t.Context(), "shop.example.com"
+	if _, err := s.Set(ctx, SetRequest{Host: host, App: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	login := func(issuer string) app.RouteSettings {
+		return app.RouteSettings{Oidc: &app.RouteOidc{Issuer: issuer, ClientID: "shop", Domains: []string{"@Example.com"}}}
+	}
+	secrets := func() map[string]string {
+		t.Helper()
+		list, _, err := s.Passwords(ctx, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]string{}
+		for _, p := range list {
+			out[p.User] = p.Hash
+		}
+		return out
+	}
+	for _, c := range []struct {
+		issuer, secret, want string
+	}{
+		{"https://login.example.com", "hunter2", "hunter2"},
+		{"https://login.example.com", "", "hunter2"},
+		{"https://login.example.org", "", ""},
+		{"http://127.0.0.1:5556/dex", "other", "other"},
+	} {
+		before := secrets()[app.OidcKeyName]
+		r, err := s.Configure(ctx, ConfigureRequest{Host: host, Settings: login(c.issuer), OIDCSecret: c.secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := r.Spec.Settings.Oidc.Domains; len(d) != 1 || d[0] != "example.com" {
+			t.Errorf("%q", d)
+		}
+		got := secrets()
+		if got[app.OidcSecretName] != c.want || len(got[app.OidcKeyName]) != 64 || got[app.OidcKeyName] == before {
+			t.Errorf("%+v: %d secrets, secret %q", c, len(got), got[app.OidcSecretName])
+		}
+		if text, err := json.Marshal(r); err != nil || strings.Contains(string(text), "hunter2") {
+			t.Errorf("%s %v", text, err)
+		}
+	}
+	for _, issuer := range []string{"", "login.example.com", "http://login.example.com", "https://u:p@login.example.com", "https://login.example.com?x=1", "file:///etc"} {
+		if _, err := s.Configure(ctx, ConfigureRequest{Host: host, Settings: login(issuer)}); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("%q: %v", issuer, err)
+		}
+	}
+	if _, err := s.Configure(ctx, ConfigureRequest{Host: host, OIDCSecret: "alone"}); !errs.Is(err, errs.InvalidArgument) {
+		t.Error(err)
+	}
+	if _, err := s.Configure(ctx, ConfigureRequest{Host: host, Reset: []string{"oidc"}}); err != nil || len(secrets()) != 0 {
+		t.Errorf("%v, %d secrets", err, len(secrets()))
 	}
 }

@@ -56,6 +56,17 @@
 //	timeout = "1h"
 //	cpu = 0.5                        # also memory, pids and env, as of a service
 //
+//	[routes."shop.example.com/api"]  # a host, with or without a path
+//	service = "api"                  # else web
+//	timeout = "30s"                  # until an answer must begin
+//	max_body = "10MiB"               # of a request
+//	allow = ["10.1.0.0/16"]          # networks whose clients are admitted
+//	rate = 20                        # requests of a client per second
+//	burst = 100                      # at once
+//	compress = true
+//	sticky = true
+//	error_pages = { 503 = "busy.html" } # files of the source
+//
 // An unknown key is an error with its line and the key that may have been
 // meant. A Procfile adds the services that app.toml does not name, the
 // command of those that have none there, and the release command ("release: ...") unless app.toml has one.
@@ -96,6 +107,7 @@ type Config struct {
 	Addons   []Addon   // in the order of app.toml
 	Services []Service // in the order of the files, app.toml first
 	Tasks    []Task    // in the order of app.toml
+	Routes   []Route   // in the order of app.toml
 	// Release is a command that runs once, in the environment of a new version, before the version gets traffic.
 	Release []string
 }
@@ -223,6 +235,9 @@ func Load(fsys fs.FS) (*Config, error) {
 			return nil, errs.New(errs.InvalidArgument, "there are both %s and %s", c.File, name).WithHint("keep one of them")
 		}
 		if c, err = Parse(name, text); err != nil {
+			return nil, err
+		}
+		if err := c.readPages(fsys); err != nil {
 			return nil, err
 		}
 	}

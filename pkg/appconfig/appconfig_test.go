@@ -70,6 +70,19 @@ memory = "1GB"
 [tasks.by-hand]
 command = ["bin/once", "-v"]
 
+[routes."shop.example.com/api"]
+service = "another"
+timeout = "30s"
+max_body = "10MiB"
+allow = ["10.0.0.0/8"]
+rate = 20
+burst = 100
+compress = true
+sticky = false
+error_pages = { 503 = "./busy.html", default = "error.html" }
+
+[routes."*"]
+
 [services.another]
 command = ["a", "b c"]
 checks.live = false
@@ -101,6 +114,11 @@ func TestParseReadsEveryKey(t *testing.T) {
 				CatchUp: ptr(time.Hour), Timeout: ptr(2 * time.Hour), MemoryBytes: ptr(int64(1 << 30))},
 			{Name: "by-hand", Command: []string{"bin/once", "-v"}},
 		},
+		Routes: []Route{
+			{Host: "shop.example.com", Path: "/api", Service: "another", Timeout: ptr(30 * time.Second), MaxBody: ptr(int64(10 << 20)), Allow: []string{"10.0.0.0/8"},
+				Rate: ptr(int64(20)), Burst: ptr(int64(100)), Compress: ptr(true), Sticky: ptr(false), ErrorPages: map[string]string{"503": "busy.html", "default": "error.html"}},
+			{Host: "*", Path: "/"},
+		},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -117,7 +135,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"rules that do not fit", "\n[network]\negress = \"none\"\nallow = [\"example.com\"]\n", "app.toml:2: network: network policy none has no rules", "use the policy list"},
 		{"no rule", "[network]\nallow = [\"https://example.com/\"]\n", "network: allow: ", "write a network"},
 		{"no app", "[network]\nallow_from = [\"Shop!\"]\n", `network.allow_from has "Shop!"`, ""},
-		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: addons, build, env, name, network, release, services, tasks"},
+		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: addons, build, env, name, network, release, routes, services, tasks"},
 		{"the first of several", "[services.web]\nprt = 1\n[build]\nstak = 1\n", "app.toml:2:", "services.web.port"},
 		{"inside a multi-line list", "[build]\npackages = [\n  \"a\",\n]\nbad = 1\n", "app.toml:5:", ""},
 		{"after a multi-line string", "[env]\nA = \"\"\"\n[services.web]\nx = 1\n\"\"\"\n[build]\nbad = 1\n", "app.toml:7:", ""},
@@ -177,6 +195,11 @@ func TestMistakesAreExplained(t *testing.T) {
 			"app.toml:3: service b writes to the disk data, as does service a", ""},
 		{"service", "[services]\nweb = 3\n", "must be a table", ""},
 		{"task without a command", "[tasks.a]\ntimeout = \"1m\"\n", "app.toml:1: tasks.a needs command", ""},
+		{"route", "\n[routes.\"https://x\"]\n", "app.toml:2: route \"https://x\" is no host name", ""},
+		{"size of a route", "[routes.x]\nmax_body = \"much\"\n", "app.toml:2: routes.x.max_body must be a size", ""},
+		{"burst alone", "[routes.x]\nburst = 1\n", "app.toml:2: routes.x has burst, but no rate", ""},
+		{"status", "[routes.x]\nerror_pages.200 = \"a\"\n", "the name must be a status", ""},
+		{"page outside", "[routes.x]\nerror_pages.503 = \"../a\"\n", "must be the path of a file of the source", ""},
 		{"schedule", "[tasks.a]\ncommand = \"x\"\nschedule = \"soon\"\n", `app.toml:3: tasks.a.schedule: "soon" is not a schedule`, "five fields"},
 		{"time zone", "[tasks.a]\ncommand = \"x\"\nschedule = \"@daily\"\ntime_zone = \"Mars\"\n", `time zone "Mars" is not known`, "Europe/Berlin"},
 		{"time zone alone", "[tasks.a]\ncommand = \"x\"\ntime_zone = \"UTC\"\n", "app.toml:3: tasks.a has a time zone, but no schedule", ""},

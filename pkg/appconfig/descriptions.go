@@ -60,6 +60,17 @@ var descriptions = map[string]string{
 	"services.*.volumes.*.size":       "Size with which the disk is made if it does not exist, such as 10GB.",
 	"services.*.volumes.*.read_only":  "The disk is mounted for reading only, so any number of sandboxes may have it.",
 
+	"routes":               "Hosts that lead to services of the app, by host or host and path.",
+	"routes.*.service":     "Service of the app; default: web.",
+	"routes.*.timeout":     "Time until an answer must begin, from 1s to 24h.",
+	"routes.*.max_body":    "Largest body of a request, such as 10MiB.",
+	"routes.*.allow":       "Networks whose clients the ingress admits; default: all.",
+	"routes.*.rate":        "Requests of one client address per second.",
+	"routes.*.burst":       "Requests that a client may make at once after a pause; default: the rate.",
+	"routes.*.compress":    "Compress answers with zstd or gzip.",
+	"routes.*.sticky":      "Lead the requests of a client to the same sandbox, by a cookie.",
+	"routes.*.error_pages": "Files of the source with HTML that people get instead of the ingress's page, by status or default.",
+
 	"tasks":             "Commands that run to their end, at times or by `r task run`, by name.",
 	"tasks.*.command":   "Command of the task. A string is for the shell, a list is not.",
 	"tasks.*.schedule":  "When it runs: five fields as cron has them, @daily and the like, or @every 90m; absent: by hand only.",

@@ -32,6 +32,8 @@ const (
 	DefaultPort = 8080
 	// MaxHealthDeadline: Longest health_deadline that app.toml may state.
 	MaxHealthDeadline = 1 * time.Hour
+	// MaxSourceRoutes: Most routes in app.toml.
+	MaxSourceRoutes = 50
 	// TaskNamePattern: Pattern of the name of a task.
 	TaskNamePattern = "^[a-z][a-z0-9-]{0,31}$"
 	// MaxTasks: Most tasks of an app.

@@ -110,6 +110,14 @@ func (p *parser) root(c *Config, meta toml.MetaData) table {
 				p.fail(key, "there are %d tasks, but at most %d", len(c.Tasks), MaxTasks)
 			}
 		}},
+		"routes": {named(routePattern, object(p.route(&Route{}))), func(key string, v any) {
+			for _, name := range p.order(key, v, meta) {
+				c.Routes = append(c.Routes, p.setRoute(key+"."+name, name, v.(map[string]any)[name]))
+			}
+			if len(c.Routes) > MaxSourceRoutes {
+				p.fail(key, "there are %d routes, but at most %d", len(c.Routes), MaxSourceRoutes)
+			}
+		}},
 	}
 }
 

@@ -138,6 +138,8 @@ type Ingress struct {
 	BodyTimeout    time.Duration // How long the body of a request or an answer may make no progress before it is ended. Event streams, gRPC and WebSockets may be silent.
 	TrustedProxies []string      // Networks of proxies in front of the ingress (10.1.0.0/16, fd00::/64). Their X-Forwarded-* and Forwarded headers are believed; those of others are replaced.
 	ProxyProtocol  bool          // Connections of trusted_proxies begin with a PROXY header (version 1 or 2), which names their client; those without it are ended. Those of others are taken as they are.
+	TCPPorts       []string      // Ports that projects may have for routes of TCP (r route set --tcp): numbers and ranges such as 20000-20099, from 1024 on. Empty: none.
+	OidcNetworks   []string      // Networks (CIDR) that the providers of logins of routes may be in although they are not public. Metadata services stay out of reach.
 	AccessLogBytes int64         // Disk that the access log (logs/access.log, a line of JSON for each request) may use; 0: none is written.
 	AccessLogQuery bool          // Write the values of queries into the access log; otherwise only the names of parameters, since values may be secret.
 }
@@ -369,6 +371,10 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.TrustedProxies }},
 	{Path: "ingress.proxy_protocol", Type: "bool", Default: "false", Doc: "Connections of trusted_proxies begin with a PROXY header (version 1 or 2), which names their client; those without it are ended. Those of others are taken as they are.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.ProxyProtocol }},
+	{Path: "ingress.tcp_ports", Type: "list", Default: "", Doc: "Ports that projects may have for routes of TCP (r route set --tcp): numbers and ranges such as 20000-20099, from 1024 on. Empty: none.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.TCPPorts }},
+	{Path: "ingress.oidc_networks", Type: "list", Default: "", Doc: "Networks (CIDR) that the providers of logins of routes may be in although they are not public. Metadata services stay out of reach.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.OidcNetworks }},
 	{Path: "ingress.access_log_bytes", Type: "int", Default: "67108864", Doc: "Disk that the access log (logs/access.log, a line of JSON for each request) may use; 0: none is written.", Unit: "bytes", Min: "0", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.AccessLogBytes }},
 	{Path: "ingress.access_log_query", Type: "bool", Default: "false", Doc: "Write the values of queries into the access log; otherwise only the names of parameters, since values may be secret.", Unit: "", Min: "", Max: "",

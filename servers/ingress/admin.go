@@ -23,8 +23,8 @@ func (in *Ingress) adminHandler() http.Handler {
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, in.status()) })
 	mux.HandleFunc("GET /inflight", func(w http.ResponseWriter, r *http.Request) {
 		// Read the position first: the counts below are then at least as new.
-		out := admin.Inflight{Version: schema.ID(r.FormValue("version")), Table: in.follower.position()}
-		out.Sandboxes = in.registry.inflight(out.Version)
+		out := admin.Inflight{Version: schema.ID(r.FormValue("version")), Table: in.position()}
+		out.Sandboxes = in.inflight(out.Version)
 		for _, n := range out.Sandboxes {
 			out.Total += n
 		}
@@ -60,11 +60,19 @@ func (in *Ingress) adminHandler() http.Handler {
 		ctx, cancel := context.WithTimeout(r.Context(), min(wait, maxAdminWait))
 		defer cancel()
 		at, err := in.follower.waitFor(ctx, schema.Revision(revision))
+		if err == nil {
+			err = in.pred.waitFor(ctx, schema.Revision(revision))
+		}
 		if err != nil {
 			refuse(w, http.StatusGatewayTimeout, errs.DeadlineExceeded,
 				"the table is at revision "+strconv.FormatInt(int64(at.Revision), 10)+", not yet at "+strconv.FormatInt(revision, 10))
 			return
 		}
+		reply(w, in.status())
+	})
+	mux.HandleFunc("POST /handover", in.handOver)
+	mux.HandleFunc("POST /serve", func(w http.ResponseWriter, _ *http.Request) {
+		in.serveOnce.Do(func() { close(in.serve) })
 		reply(w, in.status())
 	})
 	if in.cfg.Gatherer != nil {
@@ -74,7 +82,7 @@ func (in *Ingress) adminHandler() http.Handler {
 }
 
 func (in *Ingress) status() admin.Status {
-	s := admin.Status{PID: in.pid, Table: in.follower.position(), Routes: []admin.Route{}}
+	s := admin.Status{PID: in.pid, Table: in.position(), Standby: in.standsBy(), Draining: in.draining.Load(), Routes: []admin.Route{}}
 	s.Synced, s.Error = in.follower.status()
 	select {
 	case addrs := <-in.addrs:
@@ -87,7 +95,7 @@ func (in *Ingress) status() admin.Status {
 	for _, l := range in.secure {
 		s.TLSAddresses = append(s.TLSAddresses, l.Addr().String())
 	}
-	for _, n := range in.registry.inflight("") {
+	for _, n := range in.inflight("") {
 		s.InFlight += n
 	}
 	t := in.table.Load()
@@ -118,6 +126,9 @@ func (in *Ingress) status() admin.Status {
 	}
 	for _, g := range t.guests {
 		s.Held += g.state.waiting.Load()
+	}
+	if p := in.pred.last(); p != nil {
+		s.Held += p.Held
 	}
 	return s
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -35,6 +36,12 @@ type Config struct {
 	Passwords    func(ctx context.Context) ([]Password, error)
 	PasswordFile string // where the last passwords are kept; empty: nowhere
 
+	TCPPorts routes.Ports // that routes of TCP may have; default none
+
+	// OIDCNetworks are networks that the providers of logins may be in although they
+	// are not public.
+	OIDCNetworks []netip.Prefix
+
 	NoRedirect bool // hosts with a certificate answer by HTTP too
 
 	Reader entity.Reader // the store; nil: only the table on disk
@@ -48,10 +55,13 @@ type Config struct {
 
 	TableFile   string // where the last table is kept; empty: nowhere
 	AdminSocket string // unix socket of the admin interface; empty: none
+	// TakeOver is the admin socket of the ingress whose listening sockets this one
+	// takes, if a process answers there. Empty: it takes none.
+	TakeOver string
 
 	HoldTimeout  time.Duration // how long a request waits for a sandbox; default 30 s; negative: not at all
 	HoldLimit    int           // how many requests of one app, or of the previews of one sandbox, may wait; default 1000
-	DrainTimeout time.Duration // how long requests may continue after the stop; default 30 s; negative: not at all
+	DrainTimeout time.Duration // how long requests may continue after the stop, or once a successor serves; default 30 s; negative: not at all
 
 	MaxConnections        int           // connections of clients; default half of the files this process may open
 	MaxHeaderBytes        int           // of a request's head; default 64 KiB

@@ -39,6 +39,19 @@
 // "runtime-ingress-certificates 1". The name that a client sends selects one, at
 // each handshake; connections that are open keep theirs.
 //
+// # Takeover
+//
+// A new process gets the listening sockets of the one that serves (Config.TakeOver)
+// as descriptors on a connection of the admin socket, and stands by:
+//
+//	POST /handover, Upgrade: runtime-ingress-handover/1
+//	101, then with the descriptors attached one line of JSON: network and address of each
+//	a line of JSON each 50 ms: the position of the old one's table, and its requests
+//
+// It serves after POST /serve, which the server sends once the name of the admin socket
+// leads to it; or when the old one drains, or the connection has ended. Until the old
+// one has ended its requests, the admin interface adds what it reports.
+//
 // # Locks
 //
 // Requests take no lock but the one of a sandbox's idle connections. The

@@ -28,6 +28,7 @@ type follower struct {
 	informers *informer.Set // nil: there is no store
 	apps      informer.Informer[app.App, *app.App]
 	routes    informer.Informer[app.Route, *app.Route]
+	tcp       informer.Informer[app.TCPRoute, *app.TCPRoute]
 	sandboxes informer.Informer[sandbox.Sandbox, *sandbox.Sandbox]
 	previews  informer.Informer[sandbox.Preview, *sandbox.Preview]
 
@@ -54,6 +55,7 @@ func newFollower(in *Ingress) *follower {
 	}
 	f.informers = informer.New(informer.Config{Reader: in.cfg.Reader, Logger: in.cfg.Logger})
 	f.apps, f.routes, f.sandboxes = informer.Of[app.App](f.informers), informer.Of[app.Route](f.informers), informer.Of[sandbox.Sandbox](f.informers)
+	f.tcp = informer.Of[app.TCPRoute](f.informers)
 	f.sandboxes.Trim(trim)
 	f.sandboxes.AddIndex(serving, func(sb *sandbox.Sandbox) []string {
 		if _, ok := sandboxOf(sb); ok {
@@ -67,6 +69,7 @@ func newFollower(in *Ingress) *follower {
 	watch(f, f.sandboxes, f.guestOf)
 	watch(f, f.apps, appOf)
 	watch(f, f.routes, routeOf)
+	watch(f, f.tcp, tcpRouteOf)
 	f.routes.Handle(in.passwords.changed)
 	informer.Of[certificate.Certificate](f.informers).Handle(func(informer.Change[*certificate.Certificate]) { in.keys.refresh() })
 	informer.Of[certificate.CertificateOrder](f.informers).Handle(in.challenges.changed)
@@ -153,7 +156,7 @@ func (f *follower) run(ctx context.Context) error {
 // publish installs a table made from the entities.
 func (f *follower) publish(at schema.Token) {
 	s := &State{
-		Token: at, Apps: parts(f.apps.List(), appOf), Routes: parts(f.routes.List(), routeOf),
+		Token: at, Apps: parts(f.apps.List(), appOf), Routes: parts(f.routes.List(), routeOf), TCP: parts(f.tcp.List(), tcpRouteOf),
 		Sandboxes: parts(f.sandboxes.ByIndex(serving, ""), sandboxOf), Previews: parts(f.previews.List(), previewOf),
 	}
 	seen := map[schema.ID]bool{}
@@ -278,12 +281,15 @@ func (f *follower) write(ctx context.Context) {
 }
 
 func (f *follower) save() {
-	if f.in.cfg.TableFile == "" {
+	if f.in.cfg.TableFile == "" || f.in.draining.Load() { // the file is the successor's then
 		return
 	}
 	f.mu.Lock()
 	s := f.saved
 	f.mu.Unlock()
+	if s.Token == (schema.Token{}) {
+		return // this process has made no table
+	}
 	if err := saveState(f.in.cfg.TableFile, &s); err != nil {
 		f.in.cfg.Logger.Error("the table cannot be saved", "error", err)
 	}

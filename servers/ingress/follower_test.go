@@ -377,7 +377,7 @@ func TestTakeover(t *testing.T) {
 	first := start(t, cfg)
 	cfg.Addrs = []string{first.addr}
 	cfg.HTTPSAddrs = []string{first.secure[0].Addr().String()}
-	if _, _, err := listen(t.Context(), Config{Addrs: cfg.Addrs}); !errs.Is(err, errs.FailedPrecondition) {
+	if _, _, err := listen(t.Context(), Config{Addrs: cfg.Addrs}, nil); !errs.Is(err, errs.FailedPrecondition) {
 		t.Errorf("a stranger could share the address: %v", err)
 	}
 	var served, failed atomic.Int64
@@ -407,6 +407,7 @@ func TestTakeover(t *testing.T) {
 		})
 	}
 	wait.For(t, "requests flow", func() bool { return served.Load() > 100 })
+	cfg.TakeOver = cfg.AdminSocket
 	second := start(t, cfg)
 	first.stop()
 	at := served.Load()

@@ -25,6 +25,7 @@ type gate struct {
 	allow   []netip.Prefix
 	limiter *limiter // nil: no limit
 	users   bool     // the client must be a user
+	login   *login   // the visitor must have logged in; nil: need not
 	own     app.RouteSettings
 }
 
@@ -65,6 +66,7 @@ func newGate(o Route) *gate {
 		g.limiter = newLimiter(*r, burst)
 	}
 	g.users = len(g.own.Users) > 0
+	g.login = newLogin(g)
 	return g
 }
 
@@ -115,6 +117,11 @@ func (x *exchange) enter(g *gate) *page {
 			return p
 		}
 	}
+	if g.login != nil {
+		if p, answered := g.login.check(x); p != nil || answered {
+			return p.orNothing()
+		}
+	}
 	if t := g.own.Timeout; t != nil {
 		x.answerWithin = *t
 	}
@@ -125,6 +132,15 @@ func (x *exchange) enter(g *gate) *page {
 		}
 	}
 	return nil
+}
+
+// orNothing returns a page also if the request has been answered: fail sends none
+// then.
+func (p *page) orNothing() *page {
+	if p == nil {
+		return &page{}
+	}
+	return p
 }
 
 // page returns the route's HTML for a page, empty if it has none.

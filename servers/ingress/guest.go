@@ -194,5 +194,10 @@ func (in *Ingress) activity(sid schema.ID) (active int64, idle time.Duration) {
 			last = at
 		}
 	}
+	if p := in.pred.last(); p != nil {
+		if active += p.Guests[sid]; p.Guests[sid] > 0 {
+			last = time.Now()
+		}
+	}
 	return active, max(time.Since(last), 0)
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,8 @@ type Ingress struct {
 	tunnels    tunnels
 	keys       *keyring
 	passwords  *passwords
+	tcp        *tcpPorts
+	providers  *http.Client // for the providers of logins
 	challenges challenges
 	access     *accessLog // nil: none
 	started    time.Time
@@ -32,6 +35,13 @@ type Ingress struct {
 	conns      atomic.Int64  // number of clients' connections, tunnels included
 	stopping   chan struct{} // closed when requests should stop waiting
 	addrs      chan []net.Addr
+
+	pred       *predecessor  // the process whose sockets this one has; nil: none
+	serve      chan struct{} // closed when this process may serve though its predecessor does
+	serveOnce  sync.Once
+	successors atomic.Int64  // processes that have the sockets of this one
+	draining   atomic.Bool   // a successor serves: clients should come again
+	ended      chan struct{} // closed when no request is under way any more
 
 	listeners []net.Listener
 	secure    []net.Listener // for HTTPS
@@ -45,14 +55,17 @@ func New(cfg Config) (*Ingress, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1), started: time.Now(), pid: os.Getpid()}
+	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1), started: time.Now(), pid: os.Getpid(),
+		serve: make(chan struct{}), ended: make(chan struct{})}
 	dialer := newDialer(cfg.DialTimeout)
 	in.registry = newRegistry(func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}, in.metrics)
+	in.tcp = &tcpPorts{in: in, allowed: cfg.TCPPorts, wake: make(chan struct{}, 1), open: map[int64]net.Listener{}}
 	in.table.Store(newTable(&State{}, in.registry))
 	in.keys = newKeyring(in)
 	in.passwords = newPasswords(in)
+	in.providers = newProviderClient(cfg.OIDCNetworks)
 	in.follower = newFollower(in)
 	if cfg.AccessLog != nil {
 		in.access = newAccessLog(cfg.AccessLog, cfg.LogQuery, cfg.Logger)
@@ -74,18 +87,25 @@ func (in *Ingress) Addrs(ctx context.Context) ([]net.Addr, error) {
 // Listen opens the addresses and the admin socket, which Run then closes. Run does
 // it if it was not done. A process that gives up privileges calls it before.
 func (in *Ingress) Listen(ctx context.Context) error {
-	listeners, secure, err := listen(ctx, in.cfg)
+	pred, err := takeOver(ctx, in.cfg.TakeOver)
 	if err != nil {
+		return err
+	}
+	listeners, secure, err := listen(ctx, in.cfg, pred)
+	if err != nil {
+		pred.close()
 		return err
 	}
 	admin, err := listenAdmin(in.cfg.AdminSocket)
 	if err != nil {
+		pred.close()
 		for _, l := range append(listeners, secure...) {
 			l.Close()
 		}
 		return err
 	}
-	in.listeners, in.secure, in.admin = listeners, secure, admin
+	pred.release(in.cfg.TCPPorts)
+	in.listeners, in.secure, in.admin, in.pred = listeners, secure, admin, pred
 	if len(secure) > 0 {
 		in.httpsPort = secure[0].Addr().(*net.TCPAddr).Port
 	}
@@ -93,7 +113,8 @@ func (in *Ingress) Listen(ctx context.Context) error {
 }
 
 // Run serves until ctx ends, then lets requests finish for DrainTimeout, and
-// returns nil.
+// returns nil. With a predecessor it serves when it is told so by the admin
+// interface, or when the predecessor has ended.
 func (in *Ingress) Run(ctx context.Context) error {
 	if in.listeners == nil {
 		if err := in.Listen(ctx); err != nil {
@@ -116,7 +137,6 @@ func (in *Ingress) Run(ctx context.Context) error {
 		addrs = append(addrs, l.Addr())
 	}
 	in.addrs <- addrs
-	in.cfg.Logger.Info("ingress serves", "addresses", addrs, "revision", in.follower.position().Revision)
 
 	// The follower and the admin interface run until draining has ended, after
 	// ctx.
@@ -130,28 +150,33 @@ func (in *Ingress) Run(ctx context.Context) error {
 	if in.access != nil {
 		background.Go(func() error { in.access.run(work); return nil })
 	}
+	background.Go(func() error { in.pred.follow(work); return nil })
 	if admin != nil {
 		background.Go(func() error { return ignoreClosed(adminSrv.Serve(admin)) })
 	}
-	serving, failed := errgroup.WithContext(ctx)
-	for _, l := range listeners {
-		serving.Go(func() error { return ignoreClosed(srv.Serve(in.proxied(l))) })
+	var err error
+	if in.standBy(ctx) {
+		in.cfg.Logger.Info("ingress serves", "addresses", addrs, "revision", in.follower.position().Revision)
+		serving, failed := errgroup.WithContext(ctx)
+		for _, l := range listeners {
+			serving.Go(func() error { return ignoreClosed(srv.Serve(in.proxied(l))) })
+		}
+		for _, l := range in.secure {
+			serving.Go(func() error { return ignoreClosed(srv.ServeTLS(in.proxied(l), "", "")) })
+		}
+		ports, closePorts := context.WithCancel(context.WithoutCancel(ctx))
+		background.Go(func() error { in.tcp.run(ports); return nil })
+		<-failed.Done() // ctx has ended, or a listener failed
+		closePorts()
+		in.drain(ctx, srv)
+		err = serving.Wait()
+	} else {
+		in.pred.release(nil)
 	}
-	for _, l := range in.secure {
-		serving.Go(func() error { return ignoreClosed(srv.ServeTLS(in.proxied(l), "", "")) })
+	for _, l := range append(listeners[:len(listeners):len(listeners)], in.secure...) {
+		l.Close()
 	}
-	<-failed.Done() // ctx has ended, or a listener failed
-
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.cfg.DrainTimeout)
-	defer cancel()
-	stopWaiting := time.AfterFunc(in.cfg.DrainTimeout/2, func() { close(in.stopping) })
-	defer stopWaiting.Stop()
-	if err := srv.Shutdown(drain); err != nil {
-		in.cfg.Logger.Warn("requests were cut off at the end of the drain time", "error", err)
-		srv.Close()
-	}
-	in.tunnels.drain(drain)
-	err := serving.Wait()
+	close(in.ended)
 	stopWork()
 	adminSrv.Close()
 	if admin != nil {
@@ -195,6 +220,7 @@ func (in *Ingress) install(s *State) {
 	old := in.table.Swap(next)
 	in.registry.retain(s)
 	close(old.changed)
+	in.tcp.changed()
 }
 
 func ignoreClosed(err error) error {

@@ -9,27 +9,20 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	admin "miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// listen opens the addresses. Only an older process of this ingress may share
-// them (SO_REUSEPORT), so that a new process takes over while the old one
-// drains. Any other listener on them is an error.
-func listen(ctx context.Context, cfg Config) (plain, secure []net.Listener, err error) {
+// listen opens the addresses: a predecessor's own sockets where it has one of the
+// address, so that no connection is lost that waits in it. Only a predecessor may
+// have sockets that overlap with a new one (SO_REUSEPORT). Any other listener is an
+// error.
+func listen(ctx context.Context, cfg Config, pred *predecessor) (plain, secure []net.Listener, err error) {
 	var shared []string
-	if cfg.AdminSocket != "" {
-		// If there is no older process, the call fails at once; a running one
-		// may be slow on a busy machine.
-		ask, cancel := context.WithTimeout(ctx, 20*time.Second)
-		defer cancel()
-		if s, err := (admin.Client{Socket: cfg.AdminSocket}).Status(ask); err == nil {
-			shared = append(s.Addresses, s.TLSAddresses...)
-		}
+	if pred != nil {
+		shared = pred.shared
 	}
 	var out []net.Listener
 	for i, addr := range slices.Concat(cfg.Addrs, cfg.HTTPSAddrs) {
@@ -37,7 +30,10 @@ func listen(ctx context.Context, cfg Config) (plain, secure []net.Listener, err 
 		if i >= len(cfg.Addrs) {
 			key = "ingress.https_address"
 		}
-		l, err := listenOne(ctx, addr, key, shared)
+		l := pred.listener(addr)
+		if l == nil {
+			l, err = listenOne(ctx, addr, key, shared)
+		}
 		if err != nil {
 			for _, l := range out {
 				l.Close()
@@ -56,7 +52,7 @@ func listenOne(ctx context.Context, addr, key string, shared []string) (net.List
 	if err == nil {
 		addr = probe.Addr().String() // port 0 has become a real port number
 		probe.Close()
-	} else if !errors.Is(err, unix.EADDRINUSE) || !slices.ContainsFunc(shared, func(s string) bool { return sameAddress(s, addr) }) {
+	} else if !errors.Is(err, unix.EADDRINUSE) || !slices.ContainsFunc(shared, func(s string) bool { return overlaps(s, addr) }) {
 		e := errs.New(errs.FailedPrecondition, "listen on %s: %w", addr, err)
 		if errors.Is(err, unix.EADDRINUSE) {
 			e = e.WithHint("another program uses this port; set %s to a free one", key)
@@ -80,12 +76,26 @@ func listenOne(ctx context.Context, addr, key string, shared []string) (net.List
 }
 
 func sameAddress(a, b string) bool {
+	x, y, ok := addresses(a, b)
+	return ok && x.Port == y.Port && (x.IP.Equal(y.IP) || unspecified(x.IP) && unspecified(y.IP))
+}
+
+// overlaps reports whether connections to one address can reach a listener of the
+// other.
+func overlaps(a, b string) bool {
+	x, y, ok := addresses(a, b)
+	return ok && x.Port == y.Port && (x.IP.Equal(y.IP) || unspecified(x.IP) || unspecified(y.IP))
+}
+
+func unspecified(ip net.IP) bool { return ip == nil || ip.IsUnspecified() }
+
+func addresses(a, b string) (x, y *net.TCPAddr, ok bool) {
 	x, err := net.ResolveTCPAddr("tcp", a)
 	if err != nil {
-		return false
+		return nil, nil, false
 	}
-	y, err := net.ResolveTCPAddr("tcp", b)
-	return err == nil && x.Port == y.Port && (x.IP.Equal(y.IP) || x.IP.IsUnspecified() && (y.IP == nil || y.IP.IsUnspecified()))
+	y, err = net.ResolveTCPAddr("tcp", b)
+	return x, y, err == nil
 }
 
 // adminListener opens the admin socket. The newest process owns it.

@@ -101,7 +101,7 @@ func (w *wakes) after(seen int64) (int64, <-chan struct{}) {
 // load measures the load of all services for the time wait, or until a request begins to wait for a service for which
 // none did when the count of these events was seen.
 func (in *Ingress) load(ctx context.Context, seen int64, wait time.Duration) admin.Load {
-	out := admin.Load{PID: in.pid, Services: []admin.ServiceLoad{}}
+	out := admin.Load{PID: in.pid}
 	sum, samples, begin := map[serviceKey]int64{}, 0, time.Now()
 	end := time.NewTimer(wait)
 	defer end.Stop()
@@ -123,15 +123,41 @@ func (in *Ingress) load(ctx context.Context, seen int64, wait time.Duration) adm
 	}
 	out.Over = time.Since(begin)
 	out.Wakes, _ = in.registry.wakes.after(seen) // before the counts, so that none is missed
+	out.Services = in.loads(sum, samples)
+	return out
+}
+
+// services returns the load of this moment.
+func (in *Ingress) services() []admin.ServiceLoad {
+	sum := map[serviceKey]int64{}
+	in.registry.inflightByService(sum)
+	return in.loads(sum, 1)
+}
+
+// loads returns the load of all services, that of the predecessor included. sum has the
+// requests in flight of this process, added up over samples.
+func (in *Ingress) loads(sum map[serviceKey]int64, samples int) []admin.ServiceLoad {
+	before := map[serviceKey]admin.ServiceLoad{}
+	if p := in.pred.last(); p != nil {
+		for _, s := range p.Services {
+			before[serviceKey{s.App, s.Service, s.Version}] = s
+		}
+	}
+	out := []admin.ServiceLoad{}
 	in.registry.mu.Lock()
 	for key, l := range in.registry.loads {
-		out.Services = append(out.Services, admin.ServiceLoad{
-			App: key.app, Service: key.service, Version: key.version, InFlight: float64(sum[key]) / float64(samples),
-			Requests: l.requests.Load(), Held: l.held.Load(), Missed: l.missed.Load(),
+		p := before[key]
+		delete(before, key)
+		out = append(out, admin.ServiceLoad{
+			App: key.app, Service: key.service, Version: key.version, InFlight: float64(sum[key])/float64(samples) + p.InFlight,
+			Requests: l.requests.Load() + p.Requests, Held: l.held.Load() + p.Held, Missed: l.missed.Load() + p.Missed,
 		})
 	}
 	in.registry.mu.Unlock()
-	slices.SortFunc(out.Services, func(a, b admin.ServiceLoad) int {
+	for _, p := range before {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b admin.ServiceLoad) int {
 		return cmp.Or(cmp.Compare(a.Version, b.Version), cmp.Compare(a.Service, b.Service))
 	})
 	return out

@@ -138,7 +138,9 @@ func (p *passwords) compare(ctx context.Context, hash, password string) (bool, e
 
 // changed has run ask again after a change of a route with users.
 func (p *passwords) changed(c informer.Change[*app.Route]) {
-	has := func(r *app.Route) bool { return r != nil && r.Spec.Settings != nil && len(r.Spec.Settings.Users) > 0 }
+	has := func(r *app.Route) bool {
+		return hasLogin(r) || r != nil && r.Spec.Settings != nil && len(r.Spec.Settings.Users) > 0
+	}
 	if has(c.Old) || has(c.New) {
 		p.refresh()
 	}

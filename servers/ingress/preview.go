@@ -327,7 +327,7 @@ func (x *exchange) remember(tok string, end time.Time) {
 	if !end.IsZero() {
 		c.MaxAge = max(int(time.Until(end).Seconds()), 1)
 	}
-	c.Secure = x.r.TLS != nil || x.trusted && x.r.Header.Get("X-Forwarded-Proto") == "https"
+	c.Secure = x.isSecure()
 	h := x.w.Header()
 	h.Set("Set-Cookie", c.String())
 	h.Set("Cache-Control", "no-store")

@@ -46,10 +46,11 @@ func claimed(name string) bool {
 type outgoing struct {
 	r         *http.Request
 	requestID string
-	upgrade   string // protocol that the client asks for
-	signedIn  bool   // the Authorization header was for the ingress
-	expect    bool   // the client waits for 100 Continue
-	length    int64  // length of the body in bytes; -1: chunked
+	upgrade   string   // protocol that the client asks for
+	signedIn  bool     // the Authorization header was for the ingress
+	login     *session // who logged in; nil: the route demands no login
+	expect    bool     // the client waits for 100 Continue
+	length    int64    // length of the body in bytes; -1: chunked
 }
 
 // prepare collects the facts that the head is made from.
@@ -117,7 +118,7 @@ func (o *outgoing) appendHead(b []byte, trusted bool) []byte {
 		}
 	}
 	for name, values := range r.Header {
-		if hop(name) || name == "X-Request-Id" || name == "Content-Length" || claimed(name) || name == "Expect" && !o.expect || name == "Authorization" && o.signedIn {
+		if hop(name) || name == "X-Request-Id" || name == "Content-Length" || claimed(name) || name == "Expect" && !o.expect || name == "Authorization" && o.signedIn || o.login != nil && loginHeader(name) {
 			continue
 		}
 		if named != nil && contains(named, name) {
@@ -149,6 +150,10 @@ func (o *outgoing) appendHead(b []byte, trusted bool) []byte {
 		b = appendField(b, "Upgrade", o.upgrade)
 	}
 	b = appendField(b, "X-Request-Id", o.requestID)
+	if o.login != nil {
+		b = appendField(b, "X-Auth-Request-User", o.login.User)
+		b = appendField(b, "X-Auth-Request-Email", o.login.Email)
+	}
 	b = appendForwarded(b, r, trusted)
 	return append(b, "\r\n"...)
 }

@@ -64,6 +64,7 @@ func (x *exchange) fail(p *page) {
 	}
 	p.RequestID, p.own = x.out.requestID, x.gate.page(p)
 	x.started, x.status, x.first = true, p.Status, time.Now()
+	p.closes = p.closes || x.in.draining.Load()
 	p.write(x.w, x.r)
 }
 

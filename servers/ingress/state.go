@@ -22,6 +22,7 @@ type State struct {
 	Token     schema.Token `json:"token"`
 	Apps      []App        `json:"apps,omitempty"`
 	Routes    []Route      `json:"routes,omitempty"`
+	TCP       []TCPRoute   `json:"tcp,omitempty"`
 	Sandboxes []Sandbox    `json:"sandboxes,omitempty"`
 	Previews  []Preview    `json:"previews,omitempty"`
 	Guests    []Guest      `json:"guests,omitempty"`

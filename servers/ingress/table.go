@@ -19,6 +19,7 @@ type table struct {
 	local    map[string][]rule // by app name
 	wildcard map[string][]rule // by suffix with its dot: ".example.com"
 	any      []rule
+	tcp      map[int64]*tcpRule // by port
 	routes   []Route
 	apps     []*appState
 	guests   map[schema.ID]*guest // sandboxes with previews
@@ -147,6 +148,12 @@ func newTable(s *State, reg *registry) *table {
 			t.wildcard[host[1:]] = append(t.wildcard[host[1:]], rl)
 		default:
 			t.exact[host] = append(t.exact[host], rl)
+		}
+	}
+	t.tcp = map[int64]*tcpRule{}
+	for _, r := range s.TCP {
+		if tg := targetOf(r.App, r.Service, ""); tg != nil {
+			t.tcp[r.Port] = newTCPRule(r, tg)
 		}
 	}
 	for _, m := range []map[string][]rule{t.exact, t.wildcard, {"": t.any}} {

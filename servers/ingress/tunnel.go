@@ -104,6 +104,12 @@ func (t *tunnels) remove(client net.Conn) {
 	}
 }
 
+func (t *tunnels) count() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return int64(len(t.conns))
+}
+
 // drain waits until the tunnels have ended, and ends those that remain when ctx
 // does.
 func (t *tunnels) drain(ctx context.Context) {

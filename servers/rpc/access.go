@@ -24,16 +24,16 @@ func Access() (name string, a kit.Access) {
 	return "api", kit.Access{
 		Reads: api.Kinds(),
 		Creates: []*schema.Kind{
-			addon.AddonKind, addon.AddonAttachmentKind, core.NodeKind, core.RunnerTokenKind, core.ProjectKind, core.UserKind, core.ClientCertificateKind, core.APIKeyKind, core.SSHKeyKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.TaskRunKind, app.RouteKind, certificate.CertificateKind, sandbox.SandboxKind,
+			addon.AddonKind, addon.AddonAttachmentKind, core.NodeKind, core.RunnerTokenKind, core.ProjectKind, core.UserKind, core.ClientCertificateKind, core.APIKeyKind, core.SSHKeyKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.TaskRunKind, app.RouteKind, app.TCPRouteKind, certificate.CertificateKind, sandbox.SandboxKind,
 			sandbox.TemplateKind, sandbox.TemplateVersionKind, sandbox.WarmPoolKind, sandbox.SnapshotKind,
 			disk.DiskKind, disk.DiskSnapshotKind, disk.DiskCopyKind, execution.ExecutionKind, secret.SecretKind, webhook.WebhookKind, webhook.WebhookDeliveryKind,
 		},
-		Deletes: []*schema.Kind{core.RunnerTokenKind, core.ClientCertificateKind, core.APIKeyKind, core.SSHKeyKind, app.AppKind, app.RouteKind, certificate.CertificateKind, sandbox.SandboxKind, sandbox.WarmPoolKind, sandbox.SnapshotKind, secret.SecretKind, webhook.WebhookKind,
+		Deletes: []*schema.Kind{core.RunnerTokenKind, core.ClientCertificateKind, core.APIKeyKind, core.SSHKeyKind, app.AppKind, app.RouteKind, app.TCPRouteKind, certificate.CertificateKind, sandbox.SandboxKind, sandbox.WarmPoolKind, sandbox.SnapshotKind, secret.SecretKind, webhook.WebhookKind,
 			sandbox.TemplateKind, sandbox.TemplateVersionKind},
 		Owns: slices.Concat(
 			kit.Fields(addon.AddonKind, "spec"), kit.Fields(addon.AddonAttachmentKind, "spec"),
 			kit.Fields(app.AppKind, "spec.env", "spec.secrets", "spec.scale", "spec.bounds", "spec.maintenance"), kit.Fields(app.DeploymentKind, "spec.cancel"),
-			kit.Fields(app.RouteKind, "spec"), kit.Fields(app.TaskRunKind, "spec.cancel"), kit.Fields(app.TaskScheduleKind, "spec.suspended"), kit.Fields(certificate.CertificateKind, "spec"), kit.Fields(certificate.CertificateOrderKind, "spec.requests"), kit.Fields(core.ProjectKind, "spec.quota", "spec.policy"), kit.Fields(core.UserKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.APIKeyKind, "spec", "status"), kit.Fields(core.SSHKeyKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned", "spec.runner", "spec.removed"), kit.Fields(core.RunnerTokenKind, "spec"),
+			kit.Fields(app.RouteKind, "spec"), kit.Fields(app.TCPRouteKind, "spec"), kit.Fields(app.TaskRunKind, "spec.cancel"), kit.Fields(app.TaskScheduleKind, "spec.suspended"), kit.Fields(certificate.CertificateKind, "spec"), kit.Fields(certificate.CertificateOrderKind, "spec.requests"), kit.Fields(core.ProjectKind, "spec.quota", "spec.policy"), kit.Fields(core.UserKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.APIKeyKind, "spec", "status"), kit.Fields(core.SSHKeyKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned", "spec.runner", "spec.removed"), kit.Fields(core.RunnerTokenKind, "spec"),
 			kit.Fields(disk.DiskKind, "spec"), kit.Fields(disk.DiskSnapshotKind, "spec"), kit.Fields(disk.DiskCopyKind, "spec"), kit.Fields(execution.ExecutionKind, "spec"), kit.Fields(secret.SecretKind, "spec"), kit.Fields(webhook.WebhookKind, "spec"), kit.Fields(webhook.WebhookDeliveryKind, "spec.replays"),
 			kit.Fields(sandbox.TemplateKind, "spec", "status"), kit.Fields(sandbox.TemplateVersionKind, "status"), kit.Fields(sandbox.WarmPoolKind, "spec"),
 			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease", "name", "labels", "spec.ttl", "spec.resume_ttl", "spec.idle_timeout", "spec.on_idle", "spec.template", "spec.warm_pool", "spec.claim",

@@ -23,7 +23,7 @@ func (h *routeHandler) Set(ctx context.Context, req *app.SetRouteRequest) (*app.
 }
 
 func (h *routeHandler) Configure(ctx context.Context, req *app.ConfigureRouteRequest) (*app.RouteResponse, error) {
-	c := routes.ConfigureRequest{Project: req.Project, Host: req.Host, Path: req.Path, Passwords: req.Passwords, RemoveUsers: req.RemoveUsers, Reset: req.Reset}
+	c := routes.ConfigureRequest{Project: req.Project, Host: req.Host, Path: req.Path, Passwords: req.Passwords, OIDCSecret: req.OidcSecret, RemoveUsers: req.RemoveUsers, Reset: req.Reset}
 	if req.Settings != nil {
 		c.Settings = *req.Settings
 	}
@@ -33,6 +33,20 @@ func (h *routeHandler) Configure(ctx context.Context, req *app.ConfigureRouteReq
 	}
 	rec, err := record(r)
 	return &app.RouteResponse{Route: rec}, err
+}
+
+func (h *routeHandler) SetTCP(ctx context.Context, req *app.SetTCPRouteRequest) (*app.RouteResponse, error) {
+	r, err := h.routes.SetTCP(ctx, routes.SetTCPRequest{Project: req.Project, Port: req.Port, App: req.App, Service: req.Service, Allow: req.Allow,
+		IdleTimeout: req.IdleTimeout, ProxyProtocol: req.ProxyProtocol})
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(r)
+	return &app.RouteResponse{Route: rec}, err
+}
+
+func (h *routeHandler) DeleteTCP(ctx context.Context, req *app.DeleteTCPRouteRequest) error {
+	return h.routes.DeleteTCP(ctx, req.Project, req.Port)
 }
 
 // Passwords answers the process of the ingress alone. Other callers are refused,

@@ -144,7 +144,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	appLogs := &applog.Collector{Store: c.store, Informers: c.informers, Driver: driver, Logs: c.m.appLogs, Node: nodeID, Logger: log("app-log")}
 	nodeSandboxes.Kept = appLogs
 	if c.cfg.Ingress.HTTPAddress != "" {
-		nodeSandboxes.Previews = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+		nodeSandboxes.Previews = ingress.Client{Socket: ingressAdmin(c.m.in)}
 	}
 	orders := &ctlcertificate.Orders{
 		Store: c.store, Certificates: c.deps.Certificates, Sealer: c.sealer, Server: nodeID, Logger: log("certificate-order"),
@@ -157,7 +157,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		orders.DNS = dnshook.Hook{Command: c.cfg.Acme.DNSCommand}
 	}
 	if c.cfg.Ingress.HTTPAddress != "" {
-		orders.Ingress = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+		orders.Ingress = ingress.Client{Socket: ingressAdmin(c.m.in)}
 	}
 	list := []kit.Controller{
 		c.builds.Controller(),
@@ -167,7 +167,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		orders.Controller(),
 		(&deployment.Reconciler{
 			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
-			Bake: c.cfg.Deploy.Bake, Default: c.policies.Default,
+			Bake: c.cfg.Deploy.Bake, Default: c.policies.Default, Routes: &routes.Service{Store: c.store, LocalDomains: localDomains(c.cfg)},
 			Logger: log("deployment"),
 		}).Controller(),
 		(&ctladdon.Reconciler{
@@ -241,14 +241,14 @@ func (c *control) drainer() deployment.Drainer {
 	if c.cfg.Ingress.HTTPAddress == "" {
 		return nil
 	}
-	return ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+	return ingress.Client{Socket: ingressAdmin(c.m.in)}
 }
 
 // autoscaler has the number of sandboxes of services follow the load.
 func (c *control) autoscaler(log *slog.Logger) *autoscale.Reconciler {
 	r := &autoscale.Reconciler{Store: c.store, Informers: c.informers, Meter: c.deps.Sandboxes.Node, Logger: log}
 	if c.cfg.Ingress.HTTPAddress != "" {
-		r.Ingress = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+		r.Ingress = ingress.Client{Socket: ingressAdmin(c.m.in)}
 	}
 	return r
 }
@@ -284,7 +284,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 	}
 	d := &disks.Service{Store: c.quotas, Informers: c.informers, Stores: c.cfg.Disks.Stores}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
-	rt := &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg), Sealer: c.sealer}
+	rt := &routes.Service{Store: c.store, Apps: a, LocalDomains: localDomains(c.cfg), Sealer: c.sealer, TCPPorts: tcpPorts(c.cfg)}
 	sbs := sandboxes.New(&sandboxes.Service{
 		Store: c.quotas, Policies: c.policies, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
 		Image: c.images.Resolve, Logger: c.logger, Demand: c.demand, Kept: c.m.appLogs,

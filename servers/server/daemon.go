@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/controllers/retention"
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -90,6 +91,9 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	}
 	defer m.close()
 	if cfg.Ingress.HTTPAddress != "" {
+		if _, err := routes.ParsePorts(cfg.Ingress.TCPPorts); err != nil {
+			return err
+		}
 		if m.ingressUser, err = findIngressUser(ctx, cfg); err != nil {
 			return err
 		}
@@ -215,7 +219,7 @@ func serveMetrics(ctx context.Context, cfg *config.Config, in *instance.Instance
 		listeners = append(listeners, l)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(withIngress(reg, in.Socket("ingress.sock")), promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(withIngress(reg, ingressAdmin(in)), promhttp.HandlerOpts{}))
 	local := http.NewServeMux() // for root
 	local.Handle("/", mux)
 	local.HandleFunc("GET /debug/goroutines", func(rw http.ResponseWriter, _ *http.Request) {

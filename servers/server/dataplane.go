@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
@@ -66,8 +67,10 @@ func findIngressUser(ctx context.Context, cfg *config.Config) (sysuser.User, err
 //
 // As root it only prepares its directory and opens what it listens on; before
 // it reads a byte that others wrote it becomes the user of the ingress. openLog
-// opens a log file that is rotated at a size in bytes.
-func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog func(path string, max int64) (io.Writer, error)) error {
+// opens a log file that is rotated at a size in bytes. socket is where its admin
+// interface listens, takeOver that of the ingress whose sockets it takes; empty: the
+// usual one, and none.
+func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, log *slog.Logger, openLog func(path string, max int64) (io.Writer, error)) error {
 	in, err := instance.Find(cfg.StateDir, cfg.RunDir)
 	if err != nil {
 		return err
@@ -96,13 +99,17 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 			return errs.Wrap(err, "ingress.access_log_bytes")
 		}
 	}
-	var proxies []netip.Prefix
-	for _, s := range cfg.Ingress.TrustedProxies {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			return errs.New(errs.InvalidArgument, "ingress.trusted_proxies: %w", err)
-		}
-		proxies = append(proxies, p)
+	proxies, err := prefixes("ingress.trusted_proxies", cfg.Ingress.TrustedProxies)
+	if err != nil {
+		return err
+	}
+	providers, err := prefixes("ingress.oidc_networks", cfg.Ingress.OidcNetworks)
+	if err != nil {
+		return err
+	}
+	ports, err := routes.ParsePorts(cfg.Ingress.TCPPorts)
+	if err != nil {
+		return err
 	}
 	metrics := prometheus.NewRegistry()
 	previews := sandbox.NewPreviewsClient(client)
@@ -126,9 +133,9 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 			defer cancel()
 			return dialPreview(ctx, previews, id.Preview(pid), port)
 		},
-		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: in.Socket("ingress.sock"),
+		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: cmp.Or(socket, ingressAdmin(in)), TakeOver: takeOver,
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
-		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
+		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, OIDCNetworks: providers, TCPPorts: ports, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
 		Registerer: metrics, Gatherer: metrics,
 	})
 	if err != nil {
@@ -141,6 +148,27 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger, openLog 
 		return err
 	}
 	return srv.Run(ctx)
+}
+
+// tcpPorts returns the ports that routes of TCP may have. Run has checked them.
+func tcpPorts(cfg *config.Config) routes.Ports {
+	ports, err := routes.ParsePorts(cfg.Ingress.TCPPorts)
+	if err != nil {
+		return nil
+	}
+	return ports
+}
+
+// prefixes reads the networks of a key of the configuration.
+func prefixes(key string, list []string) (out []netip.Prefix, err error) {
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, errs.New(errs.InvalidArgument, "%s: %w", key, err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 // servedCertificates asks for the certificates with their keys.

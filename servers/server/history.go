@@ -58,7 +58,7 @@ func (c *control) recordMetrics(ctx context.Context, g *errgroup.Group, nodeID i
 		Host: func() (metrics.Host, error) { return readHost(c.m.in) }, Logger: c.logger.With("component", "metrics"),
 	}
 	if c.cfg.Ingress.HTTPAddress != "" {
-		socket := c.m.in.Socket("ingress.sock")
+		socket := ingressAdmin(c.m.in)
 		r.Ingress = func(ctx context.Context) ([]*dto.MetricFamily, error) { return ingressMetrics(ctx, socket) }
 	}
 	g.Go(func() error { return r.Run(ctx) })

@@ -39,11 +39,18 @@ func TestIngressConfigHasNoPasswords(t *testing.T) {
 	if err := os.WriteFile(in.Socket("config.yaml"), []byte(cfg.Store.URL), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []bool{true, false} {
-		file, changed, err := writeIngressConfig(cfg, in)
-		if err != nil || changed != want {
-			t.Fatalf("changed %v, want %v: %v", changed, want, err)
+	exe := dir + "/program"
+	if err := os.WriteFile(exe, []byte("1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var first ingressProcess
+	for range 2 {
+		ip, err := writeIngressConfig(cfg, in, exe)
+		if err != nil || first != (ingressProcess{}) && ip != first {
+			t.Fatalf("%+v, first %+v: %v", ip, first, err)
 		}
+		first = ip
+		file := ip.config
 		b, err := os.ReadFile(file)
 		if err != nil || strings.Contains(string(b), "hunter2") {
 			t.Errorf("%v: %s", err, b)
@@ -56,6 +63,20 @@ func TestIngressConfigHasNoPasswords(t *testing.T) {
 	}
 	if _, err := os.Stat(in.Socket("config.yaml")); !os.IsNotExist(err) {
 		t.Errorf("the configuration of an earlier version: %v", err)
+	}
+	if err := os.WriteFile(exe, []byte("22"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	program, err := writeIngressConfig(cfg, in, exe)
+	if err != nil || program == first {
+		t.Errorf("another program has the same process: %v", err)
+	}
+	cfg.Ingress.HTTPAddress = "127.0.0.1:8124"
+	if ip, err := writeIngressConfig(cfg, in, exe); err != nil || ip == program {
+		t.Errorf("another configuration has the same process: %v", err)
+	}
+	if all, err := ingressProcesses(in); err != nil || len(all) != 3 {
+		t.Errorf("%+v %v", all, err)
 	}
 }
 

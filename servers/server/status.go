@@ -59,7 +59,7 @@ func (f *front) parts() []part {
 	}
 	if f.c.cfg.Ingress.HTTPAddress != "" {
 		parts = append(parts, part{"ingress", ingressRecord(in), func(ctx context.Context) error {
-			st, err := ingress.Client{Socket: in.Socket("ingress.sock")}.Status(ctx)
+			st, err := ingress.Client{Socket: ingressAdmin(in)}.Status(ctx)
 			if err == nil && !st.Synced {
 				return errs.New(errs.Unavailable, "serves the last table; it has not reached the server yet")
 			}
@@ -100,7 +100,7 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 	if a := f.sshAddress.Load(); a != nil {
 		resp.SSHAddress = *a
 	}
-	if st, err := (ingress.Client{Socket: in.Socket("ingress.sock")}).Status(ctx); err == nil {
+	if st, err := (ingress.Client{Socket: ingressAdmin(in)}).Status(ctx); err == nil {
 		resp.IngressAddresses = st.Addresses
 	}
 	for _, p := range f.parts() {

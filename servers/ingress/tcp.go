@@ -1,0 +1,280 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/domain/routes"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// TCPRoute maps a port of the ingress to a service.
+type TCPRoute struct {
+	ID      schema.ID     `json:"id"`
+	Port    int64         `json:"port"`
+	App     schema.ID     `json:"app"`
+	Service string        `json:"service"`
+	Allow   string        `json:"allow,omitempty"` // networks, with commas; a string, for a TCPRoute is comparable
+	Idle    time.Duration `json:"idle"`
+	Proxy   bool          `json:"proxy,omitempty"` // send a PROXY header
+}
+
+func tcpRouteOf(r *app.TCPRoute) (TCPRoute, bool) {
+	return TCPRoute{ID: r.ID, Port: r.Spec.Port, App: schema.ID(r.Spec.App), Service: r.Spec.Service, Allow: strings.Join(r.Spec.Allow, ","),
+		Idle: r.Spec.IdleTimeout, Proxy: r.Spec.ProxyProtocol}, true
+}
+
+// tcpRule is a route of TCP with its target.
+type tcpRule struct {
+	TCPRoute
+	target *target
+	allow  []netip.Prefix
+	broken bool // a network cannot be read: no connection is admitted
+}
+
+func newTCPRule(r TCPRoute, tg *target) *tcpRule {
+	rule := &tcpRule{TCPRoute: r, target: tg}
+	if r.Allow == "" {
+		return rule
+	}
+	for s := range strings.SplitSeq(r.Allow, ",") {
+		p, err := app.ParseNetwork(s)
+		rule.broken = rule.broken || err != nil
+		rule.allow = append(rule.allow, p)
+	}
+	return rule
+}
+
+// tcpPorts are the listeners of the routes of TCP.
+type tcpPorts struct {
+	in      *Ingress
+	allowed routes.Ports
+	wake    chan struct{}
+
+	mu   sync.Mutex
+	open map[int64]net.Listener
+}
+
+// tcpRetry is after how long a port that could not be opened is tried again.
+const tcpRetry = time.Second
+
+func (p *tcpPorts) changed() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run opens and closes ports as the tables say until ctx ends. Then it closes all.
+func (p *tcpPorts) run(ctx context.Context) {
+	var accepting, serving sync.WaitGroup
+	failing := map[int64]bool{}
+	for ctx.Err() == nil {
+		want := p.in.table.Load().tcp
+		p.mu.Lock()
+		for port, l := range p.open {
+			if want[port] == nil {
+				l.Close()
+				delete(p.open, port)
+			}
+		}
+		var retry <-chan time.Time
+		for port := range want {
+			if p.open[port] != nil {
+				continue
+			}
+			l, err := p.listen(ctx, port)
+			if err != nil {
+				if retry = time.After(tcpRetry); !failing[port] {
+					p.in.cfg.Logger.Error("cannot open the port of a route", "port", port, "error", err)
+				}
+				failing[port] = true
+				continue
+			}
+			delete(failing, port)
+			p.open[port] = l
+			accepting.Go(func() { p.accept(l, port, &serving) })
+		}
+		p.mu.Unlock()
+		p.in.pred.release(nil) // this table needs none of the others
+		select {
+		case <-p.wake:
+		case <-retry:
+		case <-ctx.Done():
+		}
+	}
+	p.mu.Lock()
+	for port, l := range p.open {
+		l.Close()
+		delete(p.open, port)
+	}
+	p.mu.Unlock()
+	accepting.Wait()
+	serving.Wait() // the drain ends the tunnels
+}
+
+func (p *tcpPorts) listen(ctx context.Context, port int64) (net.Listener, error) {
+	if !p.allowed.Has(port) {
+		return nil, errors.New("it is not among ingress.tcp_ports")
+	}
+	host, _, err := net.SplitHostPort(p.in.cfg.Addrs[0])
+	if err != nil {
+		return nil, err
+	}
+	addr := net.JoinHostPort(host, strconv.FormatInt(port, 10))
+	if l := p.in.pred.listener(addr); l != nil {
+		return l, nil
+	}
+	return listenOne(ctx, addr, "the port of the route", nil)
+}
+
+// listeners returns the open ports, for a successor.
+func (p *tcpPorts) listeners() (out []net.Listener) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.open {
+		out = append(out, l)
+	}
+	return out
+}
+
+func (p *tcpPorts) accept(l net.Listener, port int64, serving *sync.WaitGroup) {
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // such as no file descriptor: others may end meanwhile
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if p.in.conns.Add(1) > int64(p.in.cfg.MaxConnections) {
+			p.in.conns.Add(-1)
+			p.in.metrics.refused.Inc()
+			c.Close()
+			continue
+		}
+		serving.Go(func() {
+			defer p.in.conns.Add(-1)
+			defer c.Close()
+			p.in.serveTCP(c, port)
+		})
+	}
+}
+
+// serveTCP leads a connection to a sandbox.
+func (in *Ingress) serveTCP(c net.Conn, port int64) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	in.tunnels.add(c, c) // so that the drain can end it also while it waits
+	defer in.tunnels.remove(c)
+	var (
+		hold  holdState
+		tried []*backend
+	)
+	defer hold.end()
+	for {
+		t := in.table.Load()
+		r := t.tcp[port]
+		if r == nil || r.broken || r.allow != nil && !isTrusted(r.allow, c.RemoteAddr().String()) || r.target.away != "" {
+			return
+		}
+		b, ld := r.target.pick(tried)
+		if b == nil {
+			retry := len(tried) > 0
+			tried = tried[:0]
+			if r.target.version == "" && !r.target.deploying || hold.wait(ctx, in, r.target.app, ld, t.changed, retry) != nil {
+				return
+			}
+			continue
+		}
+		b.inflight.Add(1)
+		if in.table.Load() != t {
+			b.inflight.Add(-1)
+			continue
+		}
+		up, err := b.dial(ctx, b.Address)
+		if err != nil {
+			b.inflight.Add(-1)
+			b.markDown()
+			r.target.app.dial.Inc()
+			tried = append(tried, b)
+			continue
+		}
+		b.markUp()
+		hold.end()
+		ld.requests.Add(1)
+		r.target.app.inflight.Inc()
+		in.relayTCP(c, up, r)
+		r.target.app.inflight.Dec()
+		b.inflight.Add(-1)
+		return
+	}
+}
+
+// relayTCP copies both ways until both have ended, or neither made progress for the
+// idle time.
+func (in *Ingress) relayTCP(c, up net.Conn, r *tcpRule) {
+	defer up.Close()
+	in.tunnels.add(c, up)
+	if r.Proxy {
+		_ = up.SetWriteDeadline(time.Now().Add(in.cfg.DialTimeout))
+		if _, err := proxyproto.HeaderProxyFromAddrs(2, c.RemoteAddr(), c.LocalAddr()).WriteTo(up); err != nil {
+			return
+		}
+		_ = up.SetWriteDeadline(time.Time{})
+	}
+	var last atomic.Int64
+	last.Store(time.Now().UnixNano())
+	done := make(chan struct{}, 2)
+	copyTo := func(dst, src net.Conn) {
+		defer func() { done <- struct{}{} }()
+		_, err := io.Copy(&active{dst, &last}, src)
+		if half, ok := halfOf(dst); ok && err == nil && half.CloseWrite() == nil {
+			return
+		}
+		dst.Close()
+		src.Close()
+	}
+	go copyTo(up, c)
+	go copyTo(c, up)
+	idle := time.NewTimer(r.Idle)
+	defer idle.Stop()
+	for ended := 0; ended < 2; {
+		select {
+		case <-done:
+			ended++
+		case <-idle.C:
+			if left := r.Idle - time.Since(time.Unix(0, last.Load())); left > 0 {
+				idle.Reset(left)
+				continue
+			}
+			c.Close()
+			up.Close()
+		}
+	}
+}
+
+// active notes the time of each write.
+type active struct {
+	net.Conn
+	last *atomic.Int64
+}
+
+func (a *active) Write(p []byte) (int, error) {
+	a.last.Store(time.Now().UnixNano())
+	n, err := a.Conn.Write(p)
+	a.last.Store(time.Now().UnixNano())
+	return n, err
+}

@@ -1,0 +1,129 @@
+// Package oidctest is a provider of OpenID Connect for tests: authorization code with
+// PKCE, for one client and a visitor whom the test chooses.
+package oidctest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// Provider is a running provider.
+type Provider struct {
+	*httptest.Server
+	ID, Secret string
+
+	key *ecdsa.PrivateKey
+
+	mu     sync.Mutex
+	claims map[string]any
+	codes  map[string]url.Values // requests of codes that were not used
+	logins int
+}
+
+// New starts a provider until the test ends.
+func New(t testing.TB) *Provider {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Provider{ID: "client-" + rand.Text(), Secret: rand.Text(), key: key, codes: map[string]url.Values{}, claims: map[string]any{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/openid-configuration", p.discover)
+	mux.HandleFunc("GET /authorize", p.authorize)
+	mux.HandleFunc("POST /token", p.token)
+	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "1", Algorithm: string(jose.ES256), Use: "sig"}}})
+	})
+	p.Server = httptest.NewServer(mux)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// LogsIn makes the next logins those of a visitor: the claims of the ID token.
+func (p *Provider) LogsIn(claims map[string]any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.claims = claims
+}
+
+// Logins returns how many tokens were given out.
+func (p *Provider) Logins() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.logins
+}
+
+func (p *Provider) discover(w http.ResponseWriter, _ *http.Request) {
+	answer(w, map[string]any{
+		"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
+		"response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
+		"id_token_signing_alg_values_supported": []string{"ES256"}, "code_challenge_methods_supported": []string{"S256"},
+	})
+}
+
+// authorize logs the visitor in without asking.
+func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	back, err := url.Parse(q.Get("redirect_uri"))
+	if err != nil || q.Get("client_id") != p.ID || q.Get("response_type") != "code" || q.Get("code_challenge_method") != "S256" || q.Get("state") == "" || q.Get("nonce") == "" {
+		http.Error(w, "bad request", http.StatusBadRequest)
+		return
+	}
+	code := rand.Text()
+	p.mu.Lock()
+	p.codes[code] = q
+	p.mu.Unlock()
+	back.RawQuery = url.Values{"code": {code}, "state": {q.Get("state")}}.Encode()
+	http.Redirect(w, r, back.String(), http.StatusFound)
+}
+
+func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q, ok := p.codes[r.FormValue("code")]
+	delete(p.codes, r.FormValue("code"))
+	id, secret, basic := r.BasicAuth()
+	if !basic {
+		id, secret = r.FormValue("client_id"), r.FormValue("client_secret")
+	}
+	sum := sha256.Sum256([]byte(r.FormValue("code_verifier")))
+	if !ok || id != p.ID || subtle.ConstantTimeCompare([]byte(secret), []byte(p.Secret)) != 1 || r.FormValue("redirect_uri") != q.Get("redirect_uri") ||
+		base64.RawURLEncoding.EncodeToString(sum[:]) != q.Get("code_challenge") {
+		w.WriteHeader(http.StatusBadRequest)
+		answer(w, map[string]string{"error": "invalid_grant"})
+		return
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: "1"}}, nil)
+	if err == nil {
+		now := time.Now()
+		standard := jwt.Claims{Issuer: p.URL, Audience: jwt.Audience{p.ID}, IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Minute))}
+		var token string
+		token, err = jwt.Signed(signer).Claims(standard).Claims(map[string]any{"nonce": q.Get("nonce")}).Claims(p.claims).Serialize()
+		if err == nil {
+			p.logins++
+			answer(w, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60, "id_token": token})
+			return
+		}
+	}
+	http.Error(w, err.Error(), http.StatusInternalServerError)
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the client has gone
+}
