@@ -39,6 +39,14 @@ func (r routes) Passwords(context.Context, *app.RoutePasswordsRequest) (*app.Rou
 	return nil, errs.New(errs.NotFound, "no route of the example has passwords")
 }
 
+func (r routes) SetTCP(context.Context, *app.SetTCPRouteRequest) (*app.RouteResponse, error) {
+	return nil, errs.New(errs.NotFound, "no port of the example is a route")
+}
+
+func (r routes) DeleteTCP(context.Context, *app.DeleteTCPRouteRequest) error {
+	return errs.New(errs.NotFound, "no port of the example is a route")
+}
+
 func (r routes) get(host string) (*app.RouteResponse, error) {
 	if _, ok := r[host]; !ok {
 		return nil, errs.New(errs.NotFound, "there is no route for %s", host)

@@ -180,6 +180,12 @@ var answers = map[string]answer{
 	"app.Routes/Configure": byApp(func(p, a string) *app.ConfigureRouteRequest {
 		return &app.ConfigureRouteRequest{Project: p, Host: a + ".example.com"}
 	}),
+	"app.Routes/SetTCP": byApp(func(p, a string) *app.SetTCPRouteRequest {
+		return &app.SetTCPRouteRequest{Project: p, App: a, Port: 20000}
+	}),
+	"app.Routes/DeleteTCP": byApp(func(p, _ string) *app.DeleteTCPRouteRequest {
+		return &app.DeleteTCPRouteRequest{Project: p, Port: 20000}
+	}),
 	"app.Routes/Delete": byApp(func(p, a string) *app.DeleteRouteRequest {
 		return &app.DeleteRouteRequest{Project: p, Host: a + ".example.com"}
 	}),
