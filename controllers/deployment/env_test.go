@@ -350,12 +350,8 @@ func (e *env) source(how string, services ...string) string {
 			top = fmt.Sprintf("release = [%q]\n", sim)
 			continue
 		}
-		if name == "network" {
-			fmt.Fprintf(&b, "[network]\negress = %q\n", sim)
-			continue
-		}
-		if name == "route" {
-			fmt.Fprintf(&b, "[routes.%q]\ntimeout = %q\n", sim, "30s")
+		if format := map[string]string{"network": "[network]\negress = %q\n", "route": "[routes.%q]\ntimeout = \"30s\"\n"}[name]; format != "" {
+			fmt.Fprintf(&b, format, sim)
 			continue
 		}
 		name, written, _ := strings.Cut(name, "@")
