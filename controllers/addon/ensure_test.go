@@ -15,7 +15,7 @@ import (
 // variables are in the app's environment, which needs no version that serves.
 func TestAddonsOfAnAppToml(t *testing.T) {
 	e := newEnv(t)
-	a := must(e.apps(e.store).Ensure(t.Context(), "", "shop"))(e)
+	must(e.apps(e.store).Ensure(t.Context(), "", "shop"))(e)
 	wanted := []app.AddonRequest{{Name: "db", Kind: "postgres"}, {Name: "cache", Kind: "valkey"}}
 	ensure := func(list ...app.AddonRequest) (string, error) {
 		return addons.Ensure(t.Context(), e.store, must(e.apps(e.store).Find(t.Context(), "", "shop"))(e), list)
@@ -32,7 +32,7 @@ func TestAddonsOfAnAppToml(t *testing.T) {
 	if waits, err := ensure(wanted...); waits != "" || err != nil {
 		t.Errorf("waits %q, %v", waits, err)
 	}
-	a = must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	a := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
 	if got := slices.Sorted(maps.Keys(a.Spec.Secrets)); !slices.Equal(got, []string{"DATABASE_URL", "REDIS_URL"}) {
 		t.Errorf("variables %v", got)
 	}

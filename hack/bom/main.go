@@ -37,7 +37,7 @@ func run() error {
 	out := flag.String("o", "", "file to write")
 	flag.Parse()
 	if *name == "" || *out == "" || flag.NArg() == 0 {
-		return fmt.Errorf("usage: bom -name NAME -version VERSION -time SECONDS -o FILE PROGRAM...")
+		return fmt.Errorf("usage: bom -name NAME -version VERSION -time SECONDS -o FILE PROGRAM")
 	}
 	bom, err := describe(*name, *version, time.Unix(*at, 0).UTC(), flag.Args())
 	if err != nil {

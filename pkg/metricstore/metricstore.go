@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
@@ -150,7 +151,7 @@ func (s *Store) Append(ctx context.Context, at time.Time, samples []Sample) erro
 	b := labels.NewScratchBuilder(8)
 	for _, x := range samples {
 		b.Reset()
-		b.Add(labels.MetricName, x.Name)
+		b.Add(model.MetricNameLabel, x.Name)
 		for _, k := range slices.Sorted(maps.Keys(x.Labels)) {
 			if v := x.Labels[k]; v != "" {
 				b.Add(k, v)
