@@ -246,7 +246,7 @@ func (l *login) away(x *exchange, err error) *page {
 	if x.r.Context().Err() == nil {
 		x.in.cfg.Logger.Warn("the provider of a login cannot be used", "route", l.gate.route, "error", err)
 	}
-	return &page{Status: http.StatusBadGateway, Code: "login_away", Title: "Nobody can log in now",
+	return &page{Status: http.StatusBadGateway, Code: "login_away", Title: "The login is not possible now",
 		Detail: "The provider of the login does not answer properly.", Hint: "Try again in a moment. If the address is yours: the log of the ingress says why.", retryAfter: 5}
 }
 
