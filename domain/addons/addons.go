@@ -40,7 +40,7 @@ import (
 )
 
 // Label is the label of the app and the disks of an addon, with its id.
-const Label = "runtime/addon"
+const Label = apps.AddonLabel
 
 // Service is the operations on the addons of one store. It is safe for concurrent use.
 type Service struct {

@@ -264,3 +264,23 @@ func TestDeleteApp(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAppOfAddon: only its addon changes what the app of an addon runs.
+func TestAppOfAddon(t *testing.T) {
+	s := setup(t)
+	a, _ := serving(t, s, "db", 2)
+	a.Labels = map[string]string{AddonLabel: "add-1"}
+	if err := entity.UpdateSpec(t.Context(), s.Store, a); err != nil {
+		t.Fatal(err)
+	}
+	_, rollback := s.Rollback(t.Context(), "", "db", "", DeployRequest{})
+	_, _, scale := s.Scale(t.Context(), "", "db", Scaling{})
+	for what, err := range map[string]error{"delete": s.Delete(t.Context(), "", "db"), "rollback": rollback, "scale": scale} {
+		if !errs.Is(err, errs.FailedPrecondition) || !strings.Contains(errs.HintOf(err), "r addon show db") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.Deploy(t.Context(), a, DeployRequest{Kind: app.RolloutKindDeploy, Source: "src"}); err != nil {
+		t.Errorf("the addon's own deployment: %v", err)
+	}
+}

@@ -52,6 +52,9 @@ func (s *Service) DeploySource(ctx context.Context, project, name string, create
 		find = s.Ensure
 	}
 	a, err := find(ctx, project, name)
+	if err == nil {
+		err = checkOwn(a)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ type Scaling struct {
 // a number that it cannot have, FailedPrecondition if no version serves.
 func (s *Service) Scale(ctx context.Context, project, name string, change Scaling) (a *app.App, deferred bool, err error) {
 	err = entity.Retry(ctx, func() error {
-		if a, err = s.Find(ctx, project, name); err != nil {
+		if a, err = s.findOwn(ctx, project, name); err != nil {
 			return err
 		}
 		deferred = a.Status.ActiveDeployment != ""

@@ -73,11 +73,31 @@ func (s *Service) Ensure(ctx context.Context, project, name string) (*app.App, e
 	return a, err
 }
 
+// AddonLabel is the label with the id of the addon that an app runs.
+const AddonLabel = "runtime/addon"
+
+// findOwn is Find for what changes an app that is its user's own: the app of an addon
+// is changed by the addon.
+func (s *Service) findOwn(ctx context.Context, project, name string) (*app.App, error) {
+	a, err := s.Find(ctx, project, name)
+	if err != nil {
+		return nil, err
+	}
+	return a, checkOwn(a)
+}
+
+func checkOwn(a *app.App) error {
+	if a.Labels[AddonLabel] == "" {
+		return nil
+	}
+	return errs.New(errs.FailedPrecondition, "app %s runs the addon of that name, which decides what it runs", a.Name).WithHint("`r addon show %s`; `r addon --help` lists what can be done", a.Name)
+}
+
 // Delete deletes an app with everything that belongs to it, a deployment under
 // way included. The sandboxes are torn down as their entities go.
 func (s *Service) Delete(ctx context.Context, project, name string) error {
 	return entity.Retry(ctx, func() error {
-		a, err := s.Find(ctx, project, name)
+		a, err := s.findOwn(ctx, project, name)
 		if err != nil {
 			return err
 		}

@@ -96,7 +96,7 @@ func (s *Service) Promote(ctx context.Context, project, name string, req DeployR
 // NotFound for a version that does not exist, FailedPrecondition if none served
 // before, and the errors of Deploy.
 func (s *Service) Rollback(ctx context.Context, project, name, to string, req DeployRequest) (*app.Deployment, error) {
-	a, err := s.Find(ctx, project, name)
+	a, err := s.findOwn(ctx, project, name)
 	if err != nil {
 		return nil, err
 	}
