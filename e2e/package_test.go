@@ -96,3 +96,33 @@ func TestPackageServesWhereItIsUnpacked(t *testing.T) {
 		t.Errorf("after --fix there is %v, %v", left, err)
 	}
 }
+
+// TestInstallGuide verifies a signature of hack/sign.sh as docs/install.md says.
+func TestInstallGuide(t *testing.T) {
+	g := newGuide(t, shared, "install")
+	for _, begin := range []string{"docker load", "docker run", "docker exec"} {
+		g.elsewhere(begin, "TestImage")
+	}
+	g.elsewhere("helm install", "TestChart")
+	g.file("archive.tar.gz", "content")
+	key := filepath.Join(t.TempDir(), "key")
+	sh := func(dir, command string) string {
+		t.Helper()
+		cmd := exec.Command("bash", "-c", command)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "RELEASE_KEY="+key)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		return string(out)
+	}
+	sh(g.dir, "sha256sum * > SHA256SUMS && ssh-keygen -q -t ed25519 -N '' -f "+key)
+	sh("..", "hack/sign.sh "+filepath.Join(g.dir, "SHA256SUMS"))
+	public, err := os.ReadFile(key + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.file("signers", "release "+string(public))
+	g.run("ssh-keygen -Y verify", "Good")
+	g.run("sha256sum", "archive.tar.gz: OK")
+}

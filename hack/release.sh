@@ -9,15 +9,12 @@
 #   runtime-<version>.tgz                           the Helm chart
 #   modules-<version>.cdx.json                      the Go modules in the clients, in CycloneDX; those of the server are in its archive
 #   SHA256SUMS                                      of all of them
-#   SHA256SUMS.sig                                  its signature, which docs/operations.md says how to verify
+#   SHA256SUMS.sig                                  its signature, which docs/install.md says how to verify
 #
-# RELEASE_KEY is the file of the private SSH key that signs (or its public half, with the private one in ssh-agent).
-# --unsigned makes a release without signature. --check makes it again in a clone, with caches of its own, and fails
-# if a byte differs.
+# RELEASE_KEY names the SSH key that signs (hack/sign.sh). --unsigned makes a release without signature. --check makes
+# it again in a clone, with caches of its own, and fails if a byte differs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# The name for which a signature is valid, and no other use of the same key.
-namespace=miren-runtime
 
 die() {
 	printf 'release.sh: %s\n' "$*" >&2
@@ -101,6 +98,6 @@ if $check; then
 	echo "release: both are the same, byte for byte"
 fi
 if $sign; then
-	ssh-keygen -q -Y sign -f "$RELEASE_KEY" -n "$namespace" "$out/SHA256SUMS"
+	hack/sign.sh "$out/SHA256SUMS"
 fi
 (cd "$out" && ls -l | awk 'NR > 1 { printf "%8.1f MB  %s\n", $5 / 1e6, $9 }')
