@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -124,6 +125,14 @@ func Open(c Config) (*Store, error) {
 	o.NoLockfile = true // the directory belongs to an installation, which is locked
 	o.WALReplayConcurrency = 1
 	o.SeriesLifecycleCallback = bound
+	// The storage makes files that all users may read.
+	err := os.MkdirAll(c.Dir, 0o700)
+	if err == nil {
+		err = os.Chmod(c.Dir, 0o700)
+	}
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "directory of the history of metrics: %w", err)
+	}
 	db, err := tsdb.Open(c.Dir, c.Logger, nil, o, nil)
 	if err != nil {
 		return nil, errs.New(errs.Unavailable, "open the history of metrics: %w", err)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -32,6 +33,18 @@ func appendAt(t *testing.T, s *Store, at time.Time, samples ...Sample) {
 	t.Helper()
 	if err := s.Append(t.Context(), at, samples); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestPrivate: no other user of the machine reads the history, also one from before.
+func TestPrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "metrics")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	open(t, Config{Dir: dir})
+	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
 }
 
