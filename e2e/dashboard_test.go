@@ -36,6 +36,8 @@ func TestDashboard(t *testing.T) {
 	for range 20 {
 		s.answers(t, "shop", "/", "")
 	}
+	// The image of executions is made before a page waits for one: that takes minutes the first time.
+	s.r(t, "", "run", "-l", "sh", "true")
 	testMetricsGuide(t, s)
 	sink.has(t, `"app":"shop","service":"web"`, "serving")
 	browse(t, "basics.mjs", url, "KEY="+admin, "LOGGED=serving")
