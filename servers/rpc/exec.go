@@ -2,6 +2,7 @@ package rpcserver
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 
@@ -283,15 +284,16 @@ func (o *output) copy(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) error 
 	}
 }
 
-// input feeds the process until the caller ends its stream, or the call ends. A
-// failure here shows in the exit of the process. The input of a detached process
-// stays open for the next caller.
+// input feeds the process until the caller ends its stream, which ends the input, or the
+// call ends. A failure here shows in the exit of the process. The input of a detached
+// process stays open for the next caller, and that of one that outlives the server for
+// the next server.
 func input(ctx context.Context, st execStream, p sandboxes.Process, detached bool) {
-	if !detached {
-		defer p.Stdin().Close()
-	}
 	for {
 		m, err := st.Recv()
+		if errors.Is(err, io.EOF) && !detached {
+			_ = p.Stdin().Close() // the exit of the process shows a failure
+		}
 		if err != nil {
 			return
 		}
