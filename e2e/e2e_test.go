@@ -48,10 +48,31 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e: the binaries are not built (make toolchain bin/runtime):", err)
 		os.Exit(1)
 	}
+	if err := shareImages(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: cache of base images:", err)
+		os.Exit(1)
+	}
 	h := fnv.New32a()
 	h.Write([]byte(bin))
 	stateRoot = fmt.Sprintf("/var/tmp/runtime-e2e-%08x", h.Sum32())
 	os.Exit(run(m))
+}
+
+// shareImages has the servers use the base images that the tests of packages use, which
+// hack/test.sh makes before.
+func shareImages() error {
+	if os.Getenv("RUNTIME_CACHE_DIR") != "" {
+		return nil
+	}
+	dir := os.Getenv("RUNTIME_CACHE")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return err
+		}
+		dir = filepath.Join(home, ".cache", "miren-runtime")
+	}
+	return os.Setenv("RUNTIME_CACHE_DIR", dir)
 }
 
 func run(m *testing.M) (code int) {

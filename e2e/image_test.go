@@ -60,7 +60,7 @@ func TestImage(t *testing.T) {
 	begin := func(name string) {
 		t.Helper()
 		args := []string{"run", "--detach", "--name", name, "--network", "host", "--cgroupns", "host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup",
-			"--volume", "state:/var/lib/runtime", "--volume", "/var/cache/runtime:/var/cache/runtime",
+			"--volume", "state:/var/lib/runtime", "--volume", os.Getenv("RUNTIME_CACHE_DIR") + ":/var/cache/runtime",
 			"--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined", "--security-opt", "systempaths=unconfined", "--cap-drop", "ALL"}
 		for _, c := range capabilities {
 			args = append(args, "--cap-add", c)
