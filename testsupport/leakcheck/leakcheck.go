@@ -9,6 +9,7 @@ package leakcheck
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +27,7 @@ import (
 
 	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -97,6 +99,11 @@ func processes(in *instance.Instance) ([]Item, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The command of a server may say nothing of its installation, and it starts the others again.
+	var server proc.Record
+	if b, err := os.ReadFile(in.Socket("server.json")); err != nil || json.Unmarshal(b, &server) != nil || !server.Alive() {
+		server.PID = 0
+	}
 	var out []Item
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -108,7 +115,7 @@ func processes(in *instance.Instance) ([]Item, error) {
 		cwd, _ := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
 		groups, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cgroup"))
 		command := strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
-		if owned(in, command) || owned(in, cwd) || owned(in, string(groups)) {
+		if pid == server.PID || owned(in, command) || owned(in, cwd) || owned(in, string(groups)) {
 			out = append(out, Item{"process", fmt.Sprintf("%d %s", pid, command)})
 		}
 	}

@@ -1,6 +1,7 @@
 package leakcheck
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/need"
 )
 
@@ -55,6 +57,35 @@ func TestList(t *testing.T) {
 	})
 	left, err := List(in)
 	if err != nil || len(left) != 2 || left[0] != (Item{"mount", target}) || left[1].Kind != "process" || !strings.HasSuffix(left[1].Name, "sleep 60") {
+		t.Errorf("List = %v, %v", left, err)
+	}
+}
+
+// TestListServer: a server whose command does not name its installation is found by its record.
+func TestListServer(t *testing.T) {
+	need.Root(t)
+	in := Installation(t)
+	sleep := exec.Command("sleep", "61")
+	sleep.Dir = "/"
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleep.Process.Kill(); _ = sleep.Wait() })
+	rec, err := proc.Identify(sleep.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(in.RunDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(in.Socket("server.json"), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := List(in); err != nil || len(left) != 1 || !strings.HasSuffix(left[0].Name, "sleep 61") {
 		t.Errorf("List = %v, %v", left, err)
 	}
 }
