@@ -66,9 +66,11 @@ func Start(t testing.TB, bin string) *Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// runsc leaves it, for all sandboxes without a network of a machine.
+		// runsc leaves one, for all sandboxes without a network of a machine, and the engine that of containers with the
+		// machine's network.
 		left, _ := filepath.Glob(filepath.Join(dir, "exec", "*", "*", "null-netns"))
-		for _, mount := range left {
+		engines, _ := filepath.Glob(filepath.Join(dir, "exec", "netns", "*"))
+		for _, mount := range append(left, engines...) {
 			_ = unix.Unmount(mount, unix.MNT_DETACH)
 		}
 		if err := os.RemoveAll(dir); err != nil {
