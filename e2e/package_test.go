@@ -38,7 +38,8 @@ func pack(t *testing.T, args ...string) string {
 
 // TestPackageServesWhereItIsUnpacked unpacks the archive of make package and
 // deploys an example with it. Then the programs of the Debian package take over, and
-// no request fails. After everything is killed, r doctor --fix removes what is left.
+// no request fails. Then the test kills all processes, and r doctor --fix removes
+// the mounts, interfaces and control groups of the installation.
 func TestPackageServesWhereItIsUnpacked(t *testing.T) {
 	dir, installed := t.TempDir(), t.TempDir()
 	if out, err := exec.Command("tar", "-xzf", pack(t), "-C", dir, "--strip-components=1").CombinedOutput(); err != nil {

@@ -18,9 +18,12 @@ import (
 
 // scaledApp is an app that TestScale adds to the example: an answer that takes its time, and an echo on an upgraded
 // connection.
-const scaledApp = `	r.Get("/slow", func(w http.ResponseWriter, _ *http.Request) {
-		time.Sleep(200 * time.Millisecond)
-		fmt.Fprintln(w, "slow")
+const scaledApp = `	r.Get("/slow", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(200 * time.Millisecond):
+			fmt.Fprintln(w, "slow")
+		case <-r.Context().Done():
+		}
 	})
 	r.Get("/echo", func(w http.ResponseWriter, _ *http.Request) {
 		c, rw, err := http.NewResponseController(w).Hijack()
@@ -103,10 +106,13 @@ func TestScale(t *testing.T) {
 	}
 
 	echo := shared.openEcho(t, name)
-	for range 8 { // four times the idle time
-		echo(t)
-		time.Sleep(time.Second)
-	}
+	echo(t)
+	// Another app with the same idle time falls asleep meanwhile.
+	other := name + "-other"
+	shared.r(t, dir, "app", "deploy", "--app", other)
+	shared.sandboxesBecome(t, other, 0)
+	shared.r(t, "", "app", "delete", other, "--yes")
+	echo(t)
 	if sc := shared.scaleOf(t, name); sc.Ready != 1 {
 		t.Errorf("with a connection in use: %d ready", sc.Ready)
 	}

@@ -142,7 +142,7 @@ func (s *Service) Schedule(ctx context.Context, req disks.ScheduleRequest) (*add
 }
 
 // Restore brings an addon back to a backup: it gets a new disk with that content. The disk
-// that it had until then stays, with what was written since.
+// before stays until the addon is deleted, and has all later writes.
 func (s *Service) Restore(ctx context.Context, project, name, backup string) (*addon.Addon, error) {
 	a, err := s.usable(ctx, project, name)
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 
 	dataPath = "/data"
 	database = "app" // name of the database that apps use
-	// stopTimeout is how long a program may take to write what it has in memory.
+	// stopTimeout bounds the time in which a program writes its buffers to the disk when it is stopped.
 	stopTimeout = time.Minute
 )
 

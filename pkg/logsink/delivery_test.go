@@ -154,8 +154,8 @@ func run(t *testing.T, d *Delivery) (stop func()) {
 	return stop
 }
 
-// TestDelivery: what is there when a sink is first configured is not sent; later lines
-// are, in order and once, also of new logs and after a restart. An outage loses nothing.
+// TestDelivery: a new sink gets the lines that are appended after its configuration, in
+// order and once, also those of new logs and after a restart. An outage loses no line.
 func TestDelivery(t *testing.T) {
 	r := newReceiver(t)
 	logs := openLogs(t, logstore.Config{Dir: t.TempDir(), SegmentBytes: 64 << 10})

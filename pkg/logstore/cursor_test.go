@@ -107,8 +107,8 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestTailAfterRetention: a position in deleted segments goes on with what is left, and
-// the number of deleted lines is told.
+// TestTailAfterRetention: a tail whose segment was deleted continues with the oldest
+// segment, and the store reports the number of deleted lines.
 func TestTailAfterRetention(t *testing.T) {
 	var expired int64
 	s, err := Open(Config{Dir: t.TempDir(), SegmentBytes: 20 << 10, MaxBytes: 45 << 10, Expired: func(log string, _, lines int64) {

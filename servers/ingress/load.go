@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// sampleEvery is the time between two counts of the requests in flight while somebody asks for the load.
+// sampleEvery is the time between two counts of the requests in flight during a request for the load.
 const sampleEvery = 100 * time.Millisecond
 
 // load counts the requests for a service of a version. It outlives tables.

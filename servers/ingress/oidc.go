@@ -105,8 +105,8 @@ func (l *login) secret(x *exchange, name string) string {
 	return (*x.in.passwords.set.Load())[userKey{l.gate.route, name}]
 }
 
-// check admits a visitor who has logged in. It returns a page for others, or has
-// answered (done): with the way to the provider, or as the callback.
+// check permits the request of a visitor with a session. Otherwise it returns a page, or
+// answers the request itself (done): it redirects to the provider, ends a login or logs out.
 func (l *login) check(x *exchange) (p *page, done bool) {
 	key, err := hex.DecodeString(l.secret(x, app.OidcKeyName))
 	if err != nil || len(key) != 32 {
