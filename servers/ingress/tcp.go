@@ -66,6 +66,9 @@ type tcpPorts struct {
 	open map[int64]net.Listener
 }
 
+// acceptRetry is the time between a failed accept and the next one.
+const acceptRetry = 10 * time.Millisecond
+
 // tcpRetry is after how long a port that could not be opened is tried again.
 const tcpRetry = time.Second
 
@@ -104,7 +107,7 @@ func (p *tcpPorts) run(ctx context.Context) {
 			}
 			delete(failing, port)
 			p.open[port] = l
-			accepting.Go(func() { p.accept(l, port, &serving) })
+			accepting.Go(func() { p.accept(ctx, l, port, &serving) })
 		}
 		p.mu.Unlock()
 		p.in.pred.release(nil) // this table needs none of the others
@@ -149,14 +152,17 @@ func (p *tcpPorts) listeners() (out []net.Listener) {
 	return out
 }
 
-func (p *tcpPorts) accept(l net.Listener, port int64, serving *sync.WaitGroup) {
+func (p *tcpPorts) accept(ctx context.Context, l net.Listener, port int64, serving *sync.WaitGroup) {
 	for {
 		c, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // such as no file descriptor: others may end meanwhile
-			time.Sleep(10 * time.Millisecond)
+		if err != nil { // such as no file descriptor: an open connection may end meanwhile
+			select {
+			case <-time.After(acceptRetry):
+			case <-ctx.Done():
+			}
 			continue
 		}
 		if p.in.conns.Add(1) > int64(p.in.cfg.MaxConnections) {
