@@ -95,11 +95,9 @@ func (w *work) deploy(ctx context.Context) (outcome, error) {
 		return w.wait(ctx, addon.AddonPhasePending, fmt.Sprintf("its app is being deployed; `r app status %s` shows how far", a.Name))
 	}
 	if a.Status.Source == string(digest) {
-		if uses, err := w.uses(ctx, name); uses || err != nil {
-			return done, err
-		}
-		// A person rolled the app back to a version with another disk.
-	} else if last, err := w.lastDeployment(ctx, digest); last != nil || err != nil {
+		return done, nil
+	}
+	if last, err := w.lastDeployment(ctx, digest); last != nil || err != nil {
 		switch {
 		case err != nil:
 			return outcome{}, err
@@ -119,20 +117,6 @@ func because(d *app.Deployment) string {
 		return fmt.Sprintf("its app cannot be deployed: %s; it is tried again", strings.TrimSpace(f.Message+" "+strings.Join(f.LogTail, "\n")))
 	}
 	return fmt.Sprintf("the deployment of its app is %s; it is tried again", d.Status.Phase)
-}
-
-// uses reports whether the version that the app serves has a disk.
-func (w *work) uses(ctx context.Context, name string) (bool, error) {
-	ver, err := apps.ActiveVersion(ctx, w.Store, w.app)
-	if errs.Is(err, errs.FailedPrecondition) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(ver.Spec.Services, func(s app.Service) bool {
-		return slices.ContainsFunc(s.Volumes, func(v app.Volume) bool { return v.Disk == name })
-	}), nil
 }
 
 // lastDeployment returns the last deployment of the addon's app if that was of a source.

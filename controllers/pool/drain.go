@@ -42,9 +42,10 @@ type Node interface {
 	Processes(ctx context.Context, sid id.Sandbox) ([]sandbox.Process, error)
 }
 
-// shrink brings the live sandboxes of a pool down to wanted. One that the ingress may use is first marked as draining, so
-// that it gets no new requests, and told to stop when its last request, and what was executed in it, has ended. If more are wanted meanwhile, it gets
-// requests again. shrink returns the operations, and removes the draining ones from m.Live.
+// shrink brings the live sandboxes of a pool down to wanted. It first marks a sandbox that the ingress may use as
+// draining, so the ingress sends it no new requests. It stops the sandbox when its last request and its last executed
+// process have ended. If the pool wants more meanwhile, shrink removes the mark. It returns the operations, and removes
+// the draining sandboxes from m.Live.
 func (r *Reconciler) shrink(ctx context.Context, p *sandbox.SandboxPool, m *sandboxes.Members, wanted int, now time.Time) (ops []entity.Op, again time.Duration, err error) {
 	draining := sandboxes.Draining(m.Live)
 	m.Live = slices.DeleteFunc(slices.Clone(m.Live), func(sb *sandbox.Sandbox) bool { return sb.Spec.DrainingAt != nil })
