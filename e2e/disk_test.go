@@ -89,6 +89,29 @@ func TestDisks(t *testing.T) {
 	if s.json(t, &left, "disk", "list"); len(left) > 0 {
 		t.Errorf("after the deletions: %+v", left)
 	}
+	s.stopsWithoutHolder(t)
+}
+
+// stopsWithoutHolder kills the server, the disk daemon and the holder of its block devices
+// while a sandbox uses a disk. `r server stop` ends everything all the same, and the disk
+// has what was written.
+func (s *server) stopsWithoutHolder(t *testing.T) {
+	t.Helper()
+	s.r(t, "", "disk", "create", "held", "--size", "64M")
+	sb := strings.TrimSpace(s.r(t, "", "sandbox", "create", "--image", "python", "-v", "held:/data"))
+	s.r(t, "", "sandbox", "exec", sb, "--", "sh", "-c", "echo kept >/data/file && sync /data/file")
+	kill(t, s.pid(t, "server"))
+	kill(t, processOf(t, "lsvd\x00daemon", s.state))
+	kill(t, processOf(t, "lsvd\x00holder", s.state))
+	s.r(t, "", "server", "stop")
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	sb = strings.TrimSpace(s.r(t, "", "sandbox", "create", "--image", "python", "-v", "held:/data"))
+	if out := s.r(t, "", "sandbox", "exec", sb, "--", "cat", "/data/file"); out != "kept\n" {
+		t.Errorf("the disk has %q", out)
+	}
+	s.r(t, "", "sandbox", "delete", sb)
 }
 
 // TestForksAndDisks: a sandbox that writes to a disk is paused with an open file on it, and writes on after the resume. It

@@ -107,15 +107,23 @@ func Device(dir string) (string, error) {
 // Unmount writes everything to the device and unmounts a directory, and removes
 // it. FailedPrecondition: a program of the machine uses it.
 func Unmount(dir string) error {
+	if err := UnmountOnly(dir); err != nil {
+		return err
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errs.New(errs.Unavailable, "remove a mount point: %w", err)
+	}
+	return nil
+}
+
+// UnmountOnly is Unmount for a caller that removes the directory later.
+func UnmountOnly(dir string) error {
 	switch err := unix.Unmount(dir, 0); {
 	case errors.Is(err, unix.EBUSY):
 		return errs.New(errs.FailedPrecondition, "a program of this machine uses files in %s", dir).With("reason", "busy").
 			WithHint("`fuser -vm %s` names it", dir)
 	case err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT): // not mounted, not there
 		return errs.New(errs.Unavailable, "unmount %s: %w", dir, err)
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return errs.New(errs.Unavailable, "remove a mount point: %w", err)
 	}
 	return nil
 }

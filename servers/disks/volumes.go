@@ -197,8 +197,24 @@ func (v *Volumes) Attach(ctx context.Context, url, volume string, takeOver bool)
 
 // Detach implements ctldisk.Volumes.
 func (v *Volumes) Detach(ctx context.Context, volume string) error {
+	return v.detach(ctx, volume, false)
+}
+
+// Abandon detaches a volume whose users have ended. It takes the block device away even
+// if the daemon that served it was killed together with its holder: such a device stays
+// until its disk is open again, and nothing would wait for that. The log keeps what was
+// written.
+func (v *Volumes) Abandon(ctx context.Context, volume string) error {
+	err := v.detach(ctx, volume, false)
+	if errs.Is(err, errs.FailedPrecondition) {
+		err = v.detach(ctx, volume, true)
+	}
+	return err
+}
+
+func (v *Volumes) detach(ctx context.Context, volume string, force bool) error {
 	return v.call(ctx, func(c api.DisksClient) error {
-		_, err := c.Detach(ctx, &api.DetachRequest{Volume: volume})
+		_, err := c.Detach(ctx, &api.DetachRequest{Volume: volume, Force: force})
 		return err
 	})
 }

@@ -274,10 +274,15 @@ func (m *machine) detachDisks(ctx context.Context) error {
 		return errs.New(errs.Unavailable, "list the mounts of disks: %w", err)
 	}
 	for _, e := range entries {
-		if err := filesystem.Unmount(filepath.Join(dir, e.Name())); err != nil {
+		mount := filepath.Join(dir, e.Name())
+		if err := filesystem.UnmountOnly(mount); err != nil {
 			return err
 		}
-		if err := m.volumes.Detach(ctx, e.Name()); err != nil && !errs.Is(err, errs.NotFound) {
+		if err := m.volumes.Abandon(ctx, e.Name()); err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+		// Until here the directory says that the disk is attached, to the next stop too.
+		if err := filesystem.Unmount(mount); err != nil {
 			return err
 		}
 	}
