@@ -5,6 +5,7 @@ import (
 	"context"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -84,8 +85,8 @@ func (g *gated) Create(ctx context.Context, key string, data []byte) (store.Vers
 }
 
 // fullLog opens a disk whose log has room for three files of 4 MiB and whose store is
-// behind, and writes 24 MiB until the log is full.
-func fullLog(t *testing.T) (r *rig, d *lsvd.Device, st *gated, model []byte, written chan error) {
+// behind, and writes 24 MiB until the log is full. done counts the bytes that were written.
+func fullLog(t *testing.T) (r *rig, d *lsvd.Device, st *gated, model []byte, done *atomic.Int64, written chan error) {
 	t.Helper()
 	const size = 24 << 20
 	r = newRig(t, size)
@@ -100,29 +101,31 @@ func fullLog(t *testing.T) (r *rig, d *lsvd.Device, st *gated, model []byte, wri
 	for i := range model {
 		model[i] = byte(i>>12 + i)
 	}
-	written = make(chan error, 1)
+	done, written = new(atomic.Int64), make(chan error, 1)
 	go func() {
 		for off := 0; off < size; off += 256 << 10 {
 			if err := d.WriteAt(context.Background(), model[off:off+256<<10], int64(off), 0); err != nil {
 				written <- err
 				return
 			}
+			done.Store(int64(off + 256<<10))
 		}
 		written <- nil
 	}()
-	wait.For(t, "the log is full", func() bool { return small.tried() > 5 })
+	// Files are made ahead, so they are refused before the writes have filled the others.
+	wait.For(t, "the log is full", func() bool { return small.tried() > 5 && done.Load() >= 6<<20 })
 	select {
 	case err := <-written:
 		t.Fatalf("the writes ended: %v", err)
 	default:
 	}
-	return r, d, st, model, written
+	return r, d, st, model, done, written
 }
 
 // TestFullLogHoldsWritesBack fills the file system of the log while the store is
 // behind: writes wait, and go on when it has caught up.
 func TestFullLogHoldsWritesBack(t *testing.T) {
-	r, d, st, model, written := fullLog(t)
+	r, d, st, model, _, written := fullLog(t)
 	got := make([]byte, lsvd.BlockSize)
 	if err := d.ReadAt(t.Context(), got, 0); err != nil || !bytes.Equal(got, model[:len(got)]) {
 		t.Errorf("a read meanwhile: %v", err)
@@ -149,7 +152,7 @@ func TestFullLogHoldsWritesBack(t *testing.T) {
 // TestFullLogCanBeClosed closes the disk while a write waits: the write fails, and
 // what was acknowledged is in the log.
 func TestFullLogCanBeClosed(t *testing.T) {
-	r, d, st, model, written := fullLog(t)
+	r, d, st, model, done, written := fullLog(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := d.Close(ctx); err == nil {
@@ -160,7 +163,7 @@ func TestFullLogCanBeClosed(t *testing.T) {
 	}
 	close(st.open)
 	d = r.open()
-	got := make([]byte, 6<<20) // less than the two files that are not kept free
+	got := make([]byte, done.Load())
 	if err := d.ReadAt(t.Context(), got, 0); err != nil || !bytes.Equal(got, model[:len(got)]) {
 		t.Errorf("what was acknowledged is lost: %v", err)
 	}
