@@ -169,6 +169,11 @@ func testAddonsGuide(t *testing.T, g *guide) {
 	g.run("r addon restore", "db-check")
 	g.run("r addon restore", "monday")
 	g.run("r addon delete-backup")
+	key := strings.TrimSpace(g.s.r(t, "", "key", "create", "addons", "--role", "deployer", "--project", "guide-addons"))
+	g.env = append(g.env, fmt.Sprintf("API=http://127.0.0.1:%d/api/v1", g.s.api), "KEY=X-API-Key: "+key, "JSON=Content-Type: application/json")
+	g.run("curl -fsS $API/addons/db -H")
+	g.run("curl -fsS $API/addons/db/backups -H")
+	g.run(`curl -fsS "$API/addons/db/wait`)
 	g.run("r addon detach")
 	g.run("r addon delete db", "deleted the addon db")
 	g.run("r addon delete db-check")
@@ -176,7 +181,7 @@ func testAddonsGuide(t *testing.T, g *guide) {
 
 func TestAddonsGuide(t *testing.T) {
 	t.Parallel()
-	need.Tools(t, "bash")
+	need.Tools(t, "bash", "curl", "jq")
 	g := newGuide(t, shared, "addons")
 	g.inProject("guide-addons")
 	testAddonsGuide(t, g)

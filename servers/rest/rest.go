@@ -1,7 +1,7 @@
 // Package rest is the REST face of the server, /api/v1: sessions with their
 // files, commands, ports, snapshots and forks, all containers of a project,
-// executions, templates, pools, volumes, keys and the audit log, its apps and
-// their deployments, and its entities as they are stored, for programs with an
+// executions, templates, pools, volumes, keys and the audit log, its apps with
+// their deployments and addons, and its entities as they are stored, for programs with an
 // API key. It decodes requests, makes RPC calls as their caller, and
 // encodes the answers.
 //
@@ -87,6 +87,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerMetrics(a)
 	registerAppLogs(a)
 	registerDeployments(a)
+	registerAddons(a)
 	registerEntities(a)
 	registerNodes(a)
 	mountPorts(s, mux)

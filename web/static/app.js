@@ -8,6 +8,7 @@ import { Overview } from "./pages/overview.js";
 import { AppList, AppPage, DeploymentPage } from "./pages/apps.js";
 import { SandboxList, SandboxPage } from "./pages/sandboxes.js";
 import { ExecutionList, ExecutionPage } from "./pages/executions.js";
+import { AddonList, AddonPage } from "./pages/addons.js";
 import { Audit, DiskList, DiskPage } from "./pages/resources.js";
 import { EntityList, EntityPage, Kinds } from "./pages/entities.js";
 
@@ -23,6 +24,8 @@ const pages = [
   [/^executions\/([^/]+)$/, "Executions", "", ExecutionPage],
   [/^disks$/, "Disks", "d", DiskList],
   [/^disks\/([^/]+)$/, "Disks", "", DiskPage],
+  [/^addons$/, "Addons", "b", AddonList],
+  [/^addons\/([^/]+)$/, "Addons", "", AddonPage],
   [/^audit$/, "Audit", "u", Audit],
   [/^entities$/, "Entities", "e", Kinds],
   [/^entities\/([^/]+)$/, "Entities", "", EntityList],
@@ -30,7 +33,7 @@ const pages = [
 ];
 
 const paths = {
-  Overview: "", Apps: "apps", Sandboxes: "sandboxes", Executions: "executions", Disks: "disks", Audit: "audit", Entities: "entities",
+  Overview: "", Apps: "apps", Sandboxes: "sandboxes", Executions: "executions", Disks: "disks", Addons: "addons", Audit: "audit", Entities: "entities",
 };
 
 function Shortcuts({ close }) {

@@ -114,6 +114,18 @@ await run(async (browser) => {
   await click(page, "data");
   await text(page, "There are no snapshots.");
 
+  // Addons too.
+  await visit(page, "addons");
+  if (!process.env.STATIC) await text(page, "There are no addons.");
+  const made = await fetch(new URL("/api/v1/addons", process.env.URL), {
+    method: "POST", headers: { "X-API-Key": process.env.KEY, "Content-Type": "application/json" },
+    body: JSON.stringify({ name: "cache", engine: "valkey", size_bytes: 64 << 20 }),
+  });
+  if (made.status !== 201) throw new Error(await made.text());
+  await click(page, "cache");
+  await text(page, "No app uses it.");
+  await text(page, "There are no backups.");
+
   // Entities: from an app to what refers to it.
   await visit(page, "entities");
   await page.waitForSelector("[data-search]");
@@ -137,6 +149,7 @@ await run(async (browser) => {
       await text(p, "etc/", "table");
     }],
     ["executions", "executions", execution], ["execution", "executions/" + execution, "from the program"], ["disks", "disks", "data"], ["disk", "disks/data", "Snapshots"],
+    ["addons", "addons", "cache"], ["addon", "addons/cache", "Backups"],
     ["audit", "audit", "sandbox.Files/Write"], ["entities", "entities", "sandbox_pool"], ["entity", pool, "Refer to it"],
   ]);
 
@@ -152,7 +165,7 @@ await run(async (browser) => {
   // An empty project says what to do.
   const empty = await tab(browser, { size: phone });
   await logIn(empty, keys.empty);
-  for (const [to, says] of [["", "Nothing was deployed yet."], ["apps", "There are no apps."], ["sandboxes", "There are no sandboxes."], ["executions", "Nothing was executed"], ["disks", "There are no disks."], ["entities/app", "There is no app"]]) {
+  for (const [to, says] of [["", "Nothing was deployed yet."], ["apps", "There are no apps."], ["sandboxes", "There are no sandboxes."], ["executions", "Nothing was executed"], ["disks", "There are no disks."], ["addons", "There are no addons."], ["entities/app", "There is no app"]]) {
     await visit(empty, to);
     await text(empty, says);
     await accessible(empty, "empty " + to);

@@ -17,6 +17,46 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// Defines values for AddonEngine.
+const (
+	AddonEngineMysql    AddonEngine = "mysql"
+	AddonEnginePostgres AddonEngine = "postgres"
+	AddonEngineValkey   AddonEngine = "valkey"
+)
+
+// Defines values for AddonState.
+const (
+	AddonStateDeleting AddonState = "deleting"
+	AddonStateFailed   AddonState = "failed"
+	AddonStatePending  AddonState = "pending"
+	AddonStateReady    AddonState = "ready"
+	AddonStateRotating AddonState = "rotating"
+)
+
+// Defines values for AddonBackupState.
+const (
+	AddonBackupStateDeleting AddonBackupState = "deleting"
+	AddonBackupStateFailed   AddonBackupState = "failed"
+	AddonBackupStatePending  AddonBackupState = "pending"
+	AddonBackupStateReady    AddonBackupState = "ready"
+)
+
+// Defines values for AddonDetailsEngine.
+const (
+	AddonDetailsEngineMysql    AddonDetailsEngine = "mysql"
+	AddonDetailsEnginePostgres AddonDetailsEngine = "postgres"
+	AddonDetailsEngineValkey   AddonDetailsEngine = "valkey"
+)
+
+// Defines values for AddonDetailsState.
+const (
+	AddonDetailsStateDeleting AddonDetailsState = "deleting"
+	AddonDetailsStateFailed   AddonDetailsState = "failed"
+	AddonDetailsStatePending  AddonDetailsState = "pending"
+	AddonDetailsStateReady    AddonDetailsState = "ready"
+	AddonDetailsStateRotating AddonDetailsState = "rotating"
+)
+
 // Defines values for AppLogLineStream.
 const (
 	AppLogLineStreamStderr AppLogLineStream = "stderr"
@@ -49,6 +89,13 @@ const (
 	ContainerStatePaused   ContainerState = "paused"
 	ContainerStatePausing  ContainerState = "pausing"
 	ContainerStateRunning  ContainerState = "running"
+)
+
+// Defines values for CreateAddonInputBodyEngine.
+const (
+	CreateAddonInputBodyEngineMysql    CreateAddonInputBodyEngine = "mysql"
+	CreateAddonInputBodyEnginePostgres CreateAddonInputBodyEngine = "postgres"
+	CreateAddonInputBodyEngineValkey   CreateAddonInputBodyEngine = "valkey"
 )
 
 // Defines values for CreateKeyInputBodyRoles.
@@ -361,6 +408,168 @@ const (
 	GetSessionResultParamsEncodingText   GetSessionResultParamsEncoding = "text"
 )
 
+// Addon defines model for Addon.
+type Addon struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Credential Number of the credential that apps are to have. A rotation counts up.
+	Credential int64 `json:"credential"`
+
+	// Endpoint Host and port, for the apps of the project.
+	//
+	// Examples: db.internal:5432
+	Endpoint *string `json:"endpoint,omitempty"`
+
+	// Engine Program that it is.
+	Engine AddonEngine `json:"engine"`
+
+	// ID Id.
+	ID string `json:"id"`
+
+	// MemoryBytes Memory of its sandbox.
+	MemoryBytes int64 `json:"memory_bytes"`
+
+	// Message What it waits for, or why it failed.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: db
+	Name string `json:"name"`
+
+	// SizeBytes Size of its disk.
+	SizeBytes int64 `json:"size_bytes"`
+
+	// State State.
+	State AddonState `json:"state"`
+
+	// Version Version of the program that wrote its disk.
+	//
+	// Examples: 15
+	Version *string `json:"version,omitempty"`
+}
+
+// AddonEngine Program that it is.
+type AddonEngine string
+
+// AddonState State.
+type AddonState string
+
+// AddonBackup defines model for AddonBackup.
+type AddonBackup struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Message Reason why it is not ready.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name among those of the volume.
+	Name string `json:"name"`
+
+	// Scheduled The schedule of the volume took it and deletes it.
+	Scheduled *bool `json:"scheduled,omitempty"`
+
+	// SizeBytes Size of the volume then.
+	SizeBytes *int64 `json:"size_bytes,omitempty"`
+
+	// State State.
+	State AddonBackupState `json:"state"`
+
+	// TakenAt Time of the state that it has.
+	TakenAt *time.Time `json:"taken_at,omitempty"`
+
+	// Volume Name of the disk that it is a snapshot of.
+	//
+	// Examples: db-data
+	Volume string `json:"volume"`
+}
+
+// AddonBackupState State.
+type AddonBackupState string
+
+// AddonDetails defines model for AddonDetails.
+type AddonDetails struct {
+	// Apps Apps that have its variables.
+	Apps []AddonUse `json:"apps"`
+
+	// Backups Its backups, newest first.
+	Backups []AddonBackup `json:"backups"`
+
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Credential Number of the credential that apps are to have. A rotation counts up.
+	Credential int64 `json:"credential"`
+
+	// Endpoint Host and port, for the apps of the project.
+	//
+	// Examples: db.internal:5432
+	Endpoint *string `json:"endpoint,omitempty"`
+
+	// Engine Program that it is.
+	Engine AddonDetailsEngine `json:"engine"`
+
+	// ID Id.
+	ID string `json:"id"`
+
+	// MemoryBytes Memory of its sandbox.
+	MemoryBytes int64 `json:"memory_bytes"`
+
+	// Message What it waits for, or why it failed.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: db
+	Name string `json:"name"`
+
+	// SizeBytes Size of its disk.
+	SizeBytes int64 `json:"size_bytes"`
+
+	// State State.
+	State AddonDetailsState `json:"state"`
+
+	// Version Version of the program that wrote its disk.
+	//
+	// Examples: 15
+	Version *string `json:"version,omitempty"`
+}
+
+// AddonDetailsEngine Program that it is.
+type AddonDetailsEngine string
+
+// AddonDetailsState State.
+type AddonDetailsState string
+
+// AddonPage defines model for AddonPage.
+type AddonPage struct {
+	// Addons Addons, in the order of their ids.
+	Addons []Addon `json:"addons"`
+
+	// NextCursor For the next page; absent on the last.
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// AddonUse defines model for AddonUse.
+type AddonUse struct {
+	// App Name of the app.
+	//
+	// Examples: shop
+	App string `json:"app"`
+
+	// Current Each sandbox of the app has the present credential.
+	Current bool `json:"current"`
+
+	// Message What it waits for.
+	Message *string `json:"message,omitempty"`
+
+	// Prefix Prefix of the names of the variables.
+	//
+	// Examples: REPORTS
+	Prefix *string `json:"prefix,omitempty"`
+}
+
 // App defines model for App.
 type App struct {
 	// CreatedAt Time of its creation.
@@ -533,6 +742,14 @@ type AppVersion struct {
 
 	// ServedAt Time at which it got all traffic; absent: it never did.
 	ServedAt *time.Time `json:"served_at,omitempty"`
+}
+
+// AttachAddonInputBody defines model for AttachAddonInputBody.
+type AttachAddonInputBody struct {
+	// Prefix Prefix of the names of the variables; absent: none.
+	//
+	// Examples: REPORTS
+	Prefix *string `json:"prefix,omitempty"`
 }
 
 // AuditPage defines model for AuditPage.
@@ -763,6 +980,47 @@ type ContainerPage struct {
 	// NextCursor For the next page; absent on the last.
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
+
+// CreateAddonBackupInputBody defines model for CreateAddonBackupInputBody.
+type CreateAddonBackupInputBody struct {
+	// Name Name among the backups of the addon; absent: the time.
+	//
+	// Examples: monday
+	Name *string `json:"name,omitempty"`
+}
+
+// CreateAddonInputBody defines model for CreateAddonInputBody.
+type CreateAddonInputBody struct {
+	// Backup Backup of the source that it begins with; absent: it begins empty.
+	Backup *string `json:"backup,omitempty"`
+
+	// Engine Program; with a backup that of its addon.
+	Engine *CreateAddonInputBodyEngine `json:"engine,omitempty"`
+
+	// MemoryBytes Memory of its sandbox; absent: 512 MiB.
+	MemoryBytes *int64 `json:"memory_bytes,omitempty"`
+
+	// Name Name; the app that runs it has the same.
+	//
+	// Examples: db
+	Name string `json:"name"`
+
+	// SizeBytes Size of its disk; absent: 10 GiB, with a backup that of the backup.
+	//
+	// Examples: 1073741824
+	SizeBytes *int64 `json:"size_bytes,omitempty"`
+
+	// Source Addon of the backup.
+	Source *string `json:"source,omitempty"`
+
+	// Version Version of the program; absent: the one that the server's machine has packages of.
+	//
+	// Examples: 15
+	Version *string `json:"version,omitempty"`
+}
+
+// CreateAddonInputBodyEngine Program; with a backup that of its addon.
+type CreateAddonInputBodyEngine string
 
 // CreateKeyInputBody defines model for CreateKeyInputBody.
 type CreateKeyInputBody struct {
@@ -2625,6 +2883,30 @@ type WebhookPage struct {
 	Webhooks []Webhook `json:"webhooks"`
 }
 
+// ListAddonsParams defines parameters for ListAddons.
+type ListAddonsParams struct {
+	// Limit Most elements of a page.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// DeleteAddonParams defines parameters for DeleteAddon.
+type DeleteAddonParams struct {
+	// Force Also while apps use it; they lose the variables.
+	Force *bool `form:"force,omitempty" json:"force,omitempty"`
+}
+
+// WaitAddonParams defines parameters for WaitAddon.
+type WaitAddonParams struct {
+	// App Wait also until each sandbox of this attached app has the variables.
+	App *string `form:"app,omitempty" json:"app,omitempty"`
+
+	// Seconds Longest wait; then the answer has the state of that moment.
+	Seconds *int64 `form:"seconds,omitempty" json:"seconds,omitempty"`
+}
+
 // SearchAppLogsParams defines parameters for SearchAppLogs.
 type SearchAppLogsParams struct {
 	// Grep Only lines that match this regular expression (RE2).
@@ -3081,6 +3363,15 @@ type ListWebhookDeliveriesParams struct {
 	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// CreateAddonJSONRequestBody defines body for CreateAddon for application/json ContentType.
+type CreateAddonJSONRequestBody = CreateAddonInputBody
+
+// AttachAddonJSONRequestBody defines body for AttachAddon for application/json ContentType.
+type AttachAddonJSONRequestBody = AttachAddonInputBody
+
+// CreateAddonBackupJSONRequestBody defines body for CreateAddonBackup for application/json ContentType.
+type CreateAddonBackupJSONRequestBody = CreateAddonBackupInputBody
+
 // SubmitExecutionJSONRequestBody defines body for SubmitExecution for application/json ContentType.
 type SubmitExecutionJSONRequestBody = Submission
 
@@ -3223,6 +3514,88 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 
 // The interface specification for the client above.
 type ClientInterface interface {
+
+	// ListAddons List the addons of the project
+	//
+	// Corresponds with GET /addons (the `ListAddons` operationId).
+	ListAddons(ctx context.Context, params *ListAddonsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateAddonWithBody Make an addon, empty or of a backup
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /addons (the `CreateAddon` operationId).
+	CreateAddonWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateAddon Make an addon, empty or of a backup
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /addons (the `CreateAddon` operationId).
+	CreateAddon(ctx context.Context, body CreateAddonJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteAddon Delete an addon with its data and backups
+	//
+	// Corresponds with DELETE /addons/{addon} (the `DeleteAddon` operationId).
+	DeleteAddon(ctx context.Context, addon string, params *DeleteAddonParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetAddon Get an addon with the apps that use it and its backups
+	//
+	// Corresponds with GET /addons/{addon} (the `GetAddon` operationId).
+	GetAddon(ctx context.Context, addon string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DetachAddon Take the variables of an addon from an app
+	//
+	// Corresponds with DELETE /addons/{addon}/apps/{app} (the `DetachAddon` operationId).
+	DetachAddon(ctx context.Context, addon string, app string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AttachAddonWithBody Give an app the variables of an addon
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /addons/{addon}/apps/{app} (the `AttachAddon` operationId).
+	AttachAddonWithBody(ctx context.Context, addon string, app string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AttachAddon Give an app the variables of an addon
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /addons/{addon}/apps/{app} (the `AttachAddon` operationId).
+	AttachAddon(ctx context.Context, addon string, app string, body AttachAddonJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateAddonBackupWithBody Keep the present state of an addon
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /addons/{addon}/backups (the `CreateAddonBackup` operationId).
+	CreateAddonBackupWithBody(ctx context.Context, addon string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateAddonBackup Keep the present state of an addon
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /addons/{addon}/backups (the `CreateAddonBackup` operationId).
+	CreateAddonBackup(ctx context.Context, addon string, body CreateAddonBackupJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteAddonBackup Delete a backup of an addon
+	//
+	// Corresponds with DELETE /addons/{addon}/backups/{backup} (the `DeleteAddonBackup` operationId).
+	DeleteAddonBackup(ctx context.Context, addon string, backup string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RestoreAddonBackup Bring an addon back to a backup
+	//
+	// Corresponds with POST /addons/{addon}/backups/{backup}/restore (the `RestoreAddonBackup` operationId).
+	RestoreAddonBackup(ctx context.Context, addon string, backup string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RotateAddon Give an addon and its apps new credentials
+	//
+	// Corresponds with POST /addons/{addon}/rotate (the `RotateAddon` operationId).
+	RotateAddon(ctx context.Context, addon string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// WaitAddon Wait until an addon is as it is wanted
+	//
+	// Corresponds with GET /addons/{addon}/wait (the `WaitAddon` operationId).
+	WaitAddon(ctx context.Context, addon string, params *WaitAddonParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListApps List the apps of the project
 	//
@@ -3902,6 +4275,228 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /webhooks/{name}/test (the `TestWebhook` operationId).
 	TestWebhook(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// ListAddons List the addons of the project
+//
+// Corresponds with GET /addons (the `ListAddons` operationId).
+func (c *Client) ListAddons(ctx context.Context, params *ListAddonsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAddonsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateAddonWithBody Make an addon, empty or of a backup
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /addons (the `CreateAddon` operationId).
+func (c *Client) CreateAddonWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateAddonRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateAddon Make an addon, empty or of a backup
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /addons (the `CreateAddon` operationId).
+func (c *Client) CreateAddon(ctx context.Context, body CreateAddonJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateAddonRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteAddon Delete an addon with its data and backups
+//
+// Corresponds with DELETE /addons/{addon} (the `DeleteAddon` operationId).
+func (c *Client) DeleteAddon(ctx context.Context, addon string, params *DeleteAddonParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteAddonRequest(c.Server, addon, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetAddon Get an addon with the apps that use it and its backups
+//
+// Corresponds with GET /addons/{addon} (the `GetAddon` operationId).
+func (c *Client) GetAddon(ctx context.Context, addon string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetAddonRequest(c.Server, addon)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DetachAddon Take the variables of an addon from an app
+//
+// Corresponds with DELETE /addons/{addon}/apps/{app} (the `DetachAddon` operationId).
+func (c *Client) DetachAddon(ctx context.Context, addon string, app string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDetachAddonRequest(c.Server, addon, app)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AttachAddonWithBody Give an app the variables of an addon
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /addons/{addon}/apps/{app} (the `AttachAddon` operationId).
+func (c *Client) AttachAddonWithBody(ctx context.Context, addon string, app string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAttachAddonRequestWithBody(c.Server, addon, app, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AttachAddon Give an app the variables of an addon
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /addons/{addon}/apps/{app} (the `AttachAddon` operationId).
+func (c *Client) AttachAddon(ctx context.Context, addon string, app string, body AttachAddonJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAttachAddonRequest(c.Server, addon, app, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateAddonBackupWithBody Keep the present state of an addon
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /addons/{addon}/backups (the `CreateAddonBackup` operationId).
+func (c *Client) CreateAddonBackupWithBody(ctx context.Context, addon string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateAddonBackupRequestWithBody(c.Server, addon, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateAddonBackup Keep the present state of an addon
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /addons/{addon}/backups (the `CreateAddonBackup` operationId).
+func (c *Client) CreateAddonBackup(ctx context.Context, addon string, body CreateAddonBackupJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateAddonBackupRequest(c.Server, addon, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteAddonBackup Delete a backup of an addon
+//
+// Corresponds with DELETE /addons/{addon}/backups/{backup} (the `DeleteAddonBackup` operationId).
+func (c *Client) DeleteAddonBackup(ctx context.Context, addon string, backup string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteAddonBackupRequest(c.Server, addon, backup)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RestoreAddonBackup Bring an addon back to a backup
+//
+// Corresponds with POST /addons/{addon}/backups/{backup}/restore (the `RestoreAddonBackup` operationId).
+func (c *Client) RestoreAddonBackup(ctx context.Context, addon string, backup string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRestoreAddonBackupRequest(c.Server, addon, backup)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RotateAddon Give an addon and its apps new credentials
+//
+// Corresponds with POST /addons/{addon}/rotate (the `RotateAddon` operationId).
+func (c *Client) RotateAddon(ctx context.Context, addon string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRotateAddonRequest(c.Server, addon)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// WaitAddon Wait until an addon is as it is wanted
+//
+// Corresponds with GET /addons/{addon}/wait (the `WaitAddon` operationId).
+func (c *Client) WaitAddon(ctx context.Context, addon string, params *WaitAddonParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWaitAddonRequest(c.Server, addon, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // ListApps List the apps of the project
@@ -5751,6 +6346,538 @@ func (c *Client) TestWebhook(ctx context.Context, name string, reqEditors ...Req
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// NewListAddonsRequest constructs an http.Request for the ListAddons method
+func NewListAddonsRequest(server string, params *ListAddonsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateAddonRequest calls the generic CreateAddon builder with application/json body
+func NewCreateAddonRequest(server string, body CreateAddonJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateAddonRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateAddonRequestWithBody constructs an http.Request for the CreateAddon method, with any body, and a specified content type
+func NewCreateAddonRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteAddonRequest constructs an http.Request for the DeleteAddon method
+func NewDeleteAddonRequest(server string, addon string, params *DeleteAddonParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Force != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "force", *params.Force, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetAddonRequest constructs an http.Request for the GetAddon method
+func NewGetAddonRequest(server string, addon string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDetachAddonRequest constructs an http.Request for the DetachAddon method
+func NewDetachAddonRequest(server string, addon string, app string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s/apps/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAttachAddonRequest calls the generic AttachAddon builder with application/json body
+func NewAttachAddonRequest(server string, addon string, app string, body AttachAddonJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAttachAddonRequestWithBody(server, addon, app, "application/json", bodyReader)
+}
+
+// NewAttachAddonRequestWithBody constructs an http.Request for the AttachAddon method, with any body, and a specified content type
+func NewAttachAddonRequestWithBody(server string, addon string, app string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s/apps/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewCreateAddonBackupRequest calls the generic CreateAddonBackup builder with application/json body
+func NewCreateAddonBackupRequest(server string, addon string, body CreateAddonBackupJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateAddonBackupRequestWithBody(server, addon, "application/json", bodyReader)
+}
+
+// NewCreateAddonBackupRequestWithBody constructs an http.Request for the CreateAddonBackup method, with any body, and a specified content type
+func NewCreateAddonBackupRequestWithBody(server string, addon string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s/backups", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteAddonBackupRequest constructs an http.Request for the DeleteAddonBackup method
+func NewDeleteAddonBackupRequest(server string, addon string, backup string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "backup", backup, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s/backups/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRestoreAddonBackupRequest constructs an http.Request for the RestoreAddonBackup method
+func NewRestoreAddonBackupRequest(server string, addon string, backup string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "backup", backup, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s/backups/%s/restore", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRotateAddonRequest constructs an http.Request for the RotateAddon method
+func NewRotateAddonRequest(server string, addon string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s/rotate", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewWaitAddonRequest constructs an http.Request for the WaitAddon method
+func NewWaitAddonRequest(server string, addon string, params *WaitAddonParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "addon", addon, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/addons/%s/wait", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.App != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "app", *params.App, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Seconds != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "seconds", *params.Seconds, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
 }
 
 // NewListAppsRequest constructs an http.Request for the ListApps method
@@ -10969,6 +12096,104 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// ListAddonsWithResponse List the addons of the project
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /addons (the `ListAddons` operationId).
+	ListAddonsWithResponse(ctx context.Context, params *ListAddonsParams, reqEditors ...RequestEditorFn) (*ListAddonsResponse, error)
+
+	// CreateAddonWithBodyWithResponse Make an addon, empty or of a backup
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /addons (the `CreateAddon` operationId).
+	CreateAddonWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateAddonResponse, error)
+
+	// CreateAddonWithResponse Make an addon, empty or of a backup
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /addons (the `CreateAddon` operationId).
+	CreateAddonWithResponse(ctx context.Context, body CreateAddonJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateAddonResponse, error)
+
+	// DeleteAddonWithResponse Delete an addon with its data and backups
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /addons/{addon} (the `DeleteAddon` operationId).
+	DeleteAddonWithResponse(ctx context.Context, addon string, params *DeleteAddonParams, reqEditors ...RequestEditorFn) (*DeleteAddonResponse, error)
+
+	// GetAddonWithResponse Get an addon with the apps that use it and its backups
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /addons/{addon} (the `GetAddon` operationId).
+	GetAddonWithResponse(ctx context.Context, addon string, reqEditors ...RequestEditorFn) (*GetAddonResponse, error)
+
+	// DetachAddonWithResponse Take the variables of an addon from an app
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /addons/{addon}/apps/{app} (the `DetachAddon` operationId).
+	DetachAddonWithResponse(ctx context.Context, addon string, app string, reqEditors ...RequestEditorFn) (*DetachAddonResponse, error)
+
+	// AttachAddonWithBodyWithResponse Give an app the variables of an addon
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /addons/{addon}/apps/{app} (the `AttachAddon` operationId).
+	AttachAddonWithBodyWithResponse(ctx context.Context, addon string, app string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AttachAddonResponse, error)
+
+	// AttachAddonWithResponse Give an app the variables of an addon
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /addons/{addon}/apps/{app} (the `AttachAddon` operationId).
+	AttachAddonWithResponse(ctx context.Context, addon string, app string, body AttachAddonJSONRequestBody, reqEditors ...RequestEditorFn) (*AttachAddonResponse, error)
+
+	// CreateAddonBackupWithBodyWithResponse Keep the present state of an addon
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /addons/{addon}/backups (the `CreateAddonBackup` operationId).
+	CreateAddonBackupWithBodyWithResponse(ctx context.Context, addon string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateAddonBackupResponse, error)
+
+	// CreateAddonBackupWithResponse Keep the present state of an addon
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /addons/{addon}/backups (the `CreateAddonBackup` operationId).
+	CreateAddonBackupWithResponse(ctx context.Context, addon string, body CreateAddonBackupJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateAddonBackupResponse, error)
+
+	// DeleteAddonBackupWithResponse Delete a backup of an addon
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /addons/{addon}/backups/{backup} (the `DeleteAddonBackup` operationId).
+	DeleteAddonBackupWithResponse(ctx context.Context, addon string, backup string, reqEditors ...RequestEditorFn) (*DeleteAddonBackupResponse, error)
+
+	// RestoreAddonBackupWithResponse Bring an addon back to a backup
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /addons/{addon}/backups/{backup}/restore (the `RestoreAddonBackup` operationId).
+	RestoreAddonBackupWithResponse(ctx context.Context, addon string, backup string, reqEditors ...RequestEditorFn) (*RestoreAddonBackupResponse, error)
+
+	// RotateAddonWithResponse Give an addon and its apps new credentials
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /addons/{addon}/rotate (the `RotateAddon` operationId).
+	RotateAddonWithResponse(ctx context.Context, addon string, reqEditors ...RequestEditorFn) (*RotateAddonResponse, error)
+
+	// WaitAddonWithResponse Wait until an addon is as it is wanted
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /addons/{addon}/wait (the `WaitAddon` operationId).
+	WaitAddonWithResponse(ctx context.Context, addon string, params *WaitAddonParams, reqEditors ...RequestEditorFn) (*WaitAddonResponse, error)
+
 	// ListAppsWithResponse List the apps of the project
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -11787,6 +13012,597 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /webhooks/{name}/test (the `TestWebhook` operationId).
 	TestWebhookWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*TestWebhookResponse, error)
+}
+
+type ListAddonsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AddonPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListAddonsResponse) GetJSON200() *AddonPage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListAddonsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListAddonsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListAddonsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListAddonsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListAddonsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListAddonsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CreateAddonResponse201Headers the declared response headers of an HTTP 201 response for CreateAddon
+type CreateAddonResponse201Headers struct {
+	Location *string
+}
+
+type CreateAddonResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Addon
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateAddonResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateAddonResponse) GetJSON201() *Addon {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r CreateAddonResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateAddonResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateAddonResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateAddonResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateAddonResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateAddonResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteAddonResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteAddonResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteAddonResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteAddonResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteAddonResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteAddonResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteAddonResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetAddonResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AddonDetails
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetAddonResponse) GetJSON200() *AddonDetails {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetAddonResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetAddonResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetAddonResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetAddonResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetAddonResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetAddonResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DetachAddonResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DetachAddonResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DetachAddonResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DetachAddonResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DetachAddonResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DetachAddonResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DetachAddonResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AttachAddonResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AddonUse
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AttachAddonResponse) GetJSON200() *AddonUse {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r AttachAddonResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AttachAddonResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AttachAddonResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AttachAddonResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AttachAddonResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AttachAddonResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateAddonBackupResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *VolumeSnapshot
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateAddonBackupResponse) GetJSON201() *VolumeSnapshot {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r CreateAddonBackupResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateAddonBackupResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateAddonBackupResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateAddonBackupResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateAddonBackupResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateAddonBackupResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteAddonBackupResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteAddonBackupResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteAddonBackupResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteAddonBackupResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteAddonBackupResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteAddonBackupResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteAddonBackupResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RestoreAddonBackupResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Addon
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RestoreAddonBackupResponse) GetJSON200() *Addon {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r RestoreAddonBackupResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RestoreAddonBackupResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RestoreAddonBackupResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RestoreAddonBackupResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RestoreAddonBackupResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RestoreAddonBackupResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RotateAddonResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Addon
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RotateAddonResponse) GetJSON200() *Addon {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r RotateAddonResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RotateAddonResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RotateAddonResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RotateAddonResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RotateAddonResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RotateAddonResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type WaitAddonResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Addon
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r WaitAddonResponse) GetJSON200() *Addon {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r WaitAddonResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r WaitAddonResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r WaitAddonResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r WaitAddonResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r WaitAddonResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r WaitAddonResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
 }
 
 type ListAppsResponse struct {
@@ -16903,6 +18719,188 @@ func (r TestWebhookResponse) ContentType() string {
 	return ""
 }
 
+// ListAddonsWithResponse List the addons of the project
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /addons (the `ListAddons` operationId).
+func (c *ClientWithResponses) ListAddonsWithResponse(ctx context.Context, params *ListAddonsParams, reqEditors ...RequestEditorFn) (*ListAddonsResponse, error) {
+	rsp, err := c.ListAddons(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListAddonsResponse(rsp)
+}
+
+// CreateAddonWithBodyWithResponse Make an addon, empty or of a backup
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /addons (the `CreateAddon` operationId).
+func (c *ClientWithResponses) CreateAddonWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateAddonResponse, error) {
+	rsp, err := c.CreateAddonWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateAddonResponse(rsp)
+}
+
+// CreateAddonWithResponse Make an addon, empty or of a backup
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /addons (the `CreateAddon` operationId).
+func (c *ClientWithResponses) CreateAddonWithResponse(ctx context.Context, body CreateAddonJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateAddonResponse, error) {
+	rsp, err := c.CreateAddon(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateAddonResponse(rsp)
+}
+
+// DeleteAddonWithResponse Delete an addon with its data and backups
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /addons/{addon} (the `DeleteAddon` operationId).
+func (c *ClientWithResponses) DeleteAddonWithResponse(ctx context.Context, addon string, params *DeleteAddonParams, reqEditors ...RequestEditorFn) (*DeleteAddonResponse, error) {
+	rsp, err := c.DeleteAddon(ctx, addon, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteAddonResponse(rsp)
+}
+
+// GetAddonWithResponse Get an addon with the apps that use it and its backups
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /addons/{addon} (the `GetAddon` operationId).
+func (c *ClientWithResponses) GetAddonWithResponse(ctx context.Context, addon string, reqEditors ...RequestEditorFn) (*GetAddonResponse, error) {
+	rsp, err := c.GetAddon(ctx, addon, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetAddonResponse(rsp)
+}
+
+// DetachAddonWithResponse Take the variables of an addon from an app
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /addons/{addon}/apps/{app} (the `DetachAddon` operationId).
+func (c *ClientWithResponses) DetachAddonWithResponse(ctx context.Context, addon string, app string, reqEditors ...RequestEditorFn) (*DetachAddonResponse, error) {
+	rsp, err := c.DetachAddon(ctx, addon, app, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDetachAddonResponse(rsp)
+}
+
+// AttachAddonWithBodyWithResponse Give an app the variables of an addon
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /addons/{addon}/apps/{app} (the `AttachAddon` operationId).
+func (c *ClientWithResponses) AttachAddonWithBodyWithResponse(ctx context.Context, addon string, app string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AttachAddonResponse, error) {
+	rsp, err := c.AttachAddonWithBody(ctx, addon, app, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAttachAddonResponse(rsp)
+}
+
+// AttachAddonWithResponse Give an app the variables of an addon
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /addons/{addon}/apps/{app} (the `AttachAddon` operationId).
+func (c *ClientWithResponses) AttachAddonWithResponse(ctx context.Context, addon string, app string, body AttachAddonJSONRequestBody, reqEditors ...RequestEditorFn) (*AttachAddonResponse, error) {
+	rsp, err := c.AttachAddon(ctx, addon, app, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAttachAddonResponse(rsp)
+}
+
+// CreateAddonBackupWithBodyWithResponse Keep the present state of an addon
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /addons/{addon}/backups (the `CreateAddonBackup` operationId).
+func (c *ClientWithResponses) CreateAddonBackupWithBodyWithResponse(ctx context.Context, addon string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateAddonBackupResponse, error) {
+	rsp, err := c.CreateAddonBackupWithBody(ctx, addon, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateAddonBackupResponse(rsp)
+}
+
+// CreateAddonBackupWithResponse Keep the present state of an addon
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /addons/{addon}/backups (the `CreateAddonBackup` operationId).
+func (c *ClientWithResponses) CreateAddonBackupWithResponse(ctx context.Context, addon string, body CreateAddonBackupJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateAddonBackupResponse, error) {
+	rsp, err := c.CreateAddonBackup(ctx, addon, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateAddonBackupResponse(rsp)
+}
+
+// DeleteAddonBackupWithResponse Delete a backup of an addon
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /addons/{addon}/backups/{backup} (the `DeleteAddonBackup` operationId).
+func (c *ClientWithResponses) DeleteAddonBackupWithResponse(ctx context.Context, addon string, backup string, reqEditors ...RequestEditorFn) (*DeleteAddonBackupResponse, error) {
+	rsp, err := c.DeleteAddonBackup(ctx, addon, backup, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteAddonBackupResponse(rsp)
+}
+
+// RestoreAddonBackupWithResponse Bring an addon back to a backup
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /addons/{addon}/backups/{backup}/restore (the `RestoreAddonBackup` operationId).
+func (c *ClientWithResponses) RestoreAddonBackupWithResponse(ctx context.Context, addon string, backup string, reqEditors ...RequestEditorFn) (*RestoreAddonBackupResponse, error) {
+	rsp, err := c.RestoreAddonBackup(ctx, addon, backup, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRestoreAddonBackupResponse(rsp)
+}
+
+// RotateAddonWithResponse Give an addon and its apps new credentials
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /addons/{addon}/rotate (the `RotateAddon` operationId).
+func (c *ClientWithResponses) RotateAddonWithResponse(ctx context.Context, addon string, reqEditors ...RequestEditorFn) (*RotateAddonResponse, error) {
+	rsp, err := c.RotateAddon(ctx, addon, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRotateAddonResponse(rsp)
+}
+
+// WaitAddonWithResponse Wait until an addon is as it is wanted
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /addons/{addon}/wait (the `WaitAddon` operationId).
+func (c *ClientWithResponses) WaitAddonWithResponse(ctx context.Context, addon string, params *WaitAddonParams, reqEditors ...RequestEditorFn) (*WaitAddonResponse, error) {
+	rsp, err := c.WaitAddon(ctx, addon, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseWaitAddonResponse(rsp)
+}
+
 // ListAppsWithResponse List the apps of the project
 //
 // Returns a wrapper object for the known response body format(s).
@@ -18422,6 +20420,480 @@ func (c *ClientWithResponses) TestWebhookWithResponse(ctx context.Context, name 
 		return nil, err
 	}
 	return ParseTestWebhookResponse(rsp)
+}
+
+// ParseListAddonsResponse parses an HTTP response from a ListAddonsWithResponse call
+func ParseListAddonsResponse(rsp *http.Response) (*ListAddonsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListAddonsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AddonPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateAddonResponse parses an HTTP response from a CreateAddonWithResponse call
+func ParseCreateAddonResponse(rsp *http.Response) (*CreateAddonResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateAddonResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Addon
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateAddonResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers201 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDeleteAddonResponse parses an HTTP response from a DeleteAddonWithResponse call
+func ParseDeleteAddonResponse(rsp *http.Response) (*DeleteAddonResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteAddonResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetAddonResponse parses an HTTP response from a GetAddonWithResponse call
+func ParseGetAddonResponse(rsp *http.Response) (*GetAddonResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetAddonResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AddonDetails
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseDetachAddonResponse parses an HTTP response from a DetachAddonWithResponse call
+func ParseDetachAddonResponse(rsp *http.Response) (*DetachAddonResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DetachAddonResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseAttachAddonResponse parses an HTTP response from a AttachAddonWithResponse call
+func ParseAttachAddonResponse(rsp *http.Response) (*AttachAddonResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AttachAddonResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AddonUse
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateAddonBackupResponse parses an HTTP response from a CreateAddonBackupWithResponse call
+func ParseCreateAddonBackupResponse(rsp *http.Response) (*CreateAddonBackupResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateAddonBackupResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest VolumeSnapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteAddonBackupResponse parses an HTTP response from a DeleteAddonBackupWithResponse call
+func ParseDeleteAddonBackupResponse(rsp *http.Response) (*DeleteAddonBackupResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteAddonBackupResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseRestoreAddonBackupResponse parses an HTTP response from a RestoreAddonBackupWithResponse call
+func ParseRestoreAddonBackupResponse(rsp *http.Response) (*RestoreAddonBackupResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RestoreAddonBackupResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Addon
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseRotateAddonResponse parses an HTTP response from a RotateAddonWithResponse call
+func ParseRotateAddonResponse(rsp *http.Response) (*RotateAddonResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RotateAddonResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Addon
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseWaitAddonResponse parses an HTTP response from a WaitAddonWithResponse call
+func ParseWaitAddonResponse(rsp *http.Response) (*WaitAddonResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &WaitAddonResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Addon
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
 }
 
 // ParseListAppsResponse parses an HTTP response from a ListAppsWithResponse call

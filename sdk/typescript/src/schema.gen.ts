@@ -4,6 +4,145 @@
  */
 
 export interface paths {
+    "/addons": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the addons of the project */
+        get: operations["list-addons"];
+        put?: never;
+        /** Make an addon, empty or of a backup */
+        post: operations["create-addon"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/addons/{addon}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get an addon with the apps that use it and its backups */
+        get: operations["get-addon"];
+        put?: never;
+        post?: never;
+        /** Delete an addon with its data and backups */
+        delete: operations["delete-addon"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/addons/{addon}/apps/{app}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Give an app the variables of an addon */
+        put: operations["attach-addon"];
+        post?: never;
+        /** Take the variables of an addon from an app */
+        delete: operations["detach-addon"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/addons/{addon}/backups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep the present state of an addon */
+        post: operations["create-addon-backup"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/addons/{addon}/backups/{backup}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Delete a backup of an addon */
+        delete: operations["delete-addon-backup"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/addons/{addon}/backups/{backup}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Bring an addon back to a backup */
+        post: operations["restore-addon-backup"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/addons/{addon}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give an addon and its apps new credentials */
+        post: operations["rotate-addon"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/addons/{addon}/wait": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Wait until an addon is as it is wanted */
+        get: operations["wait-addon"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/apps": {
         parameters: {
             query?: never;
@@ -1238,6 +1377,167 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        Addon: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /**
+             * Format: int64
+             * @description Number of the credential that apps are to have. A rotation counts up.
+             */
+            credential: number;
+            /**
+             * @description Host and port, for the apps of the project.
+             * @example db.internal:5432
+             */
+            endpoint?: string;
+            /**
+             * @description Program that it is.
+             * @enum {string}
+             */
+            engine: "postgres" | "valkey" | "mysql";
+            /** @description Id. */
+            id: string;
+            /**
+             * Format: int64
+             * @description Memory of its sandbox.
+             */
+            memory_bytes: number;
+            /** @description What it waits for, or why it failed. */
+            message?: string;
+            /**
+             * @description Name.
+             * @example db
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Size of its disk.
+             */
+            size_bytes: number;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "pending" | "ready" | "rotating" | "failed" | "deleting";
+            /**
+             * @description Version of the program that wrote its disk.
+             * @example 15
+             */
+            version?: string;
+        };
+        AddonBackup: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description Reason why it is not ready. */
+            message?: string;
+            /** @description Name among those of the volume. */
+            name: string;
+            /** @description The schedule of the volume took it and deletes it. */
+            scheduled?: boolean;
+            /**
+             * Format: int64
+             * @description Size of the volume then.
+             */
+            size_bytes?: number;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "pending" | "ready" | "failed" | "deleting";
+            /**
+             * Format: date-time
+             * @description Time of the state that it has.
+             */
+            taken_at?: string;
+            /**
+             * @description Name of the disk that it is a snapshot of.
+             * @example db-data
+             */
+            volume: string;
+        };
+        AddonDetails: {
+            /** @description Apps that have its variables. */
+            apps: components["schemas"]["AddonUse"][];
+            /** @description Its backups, newest first. */
+            backups: components["schemas"]["AddonBackup"][];
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /**
+             * Format: int64
+             * @description Number of the credential that apps are to have. A rotation counts up.
+             */
+            credential: number;
+            /**
+             * @description Host and port, for the apps of the project.
+             * @example db.internal:5432
+             */
+            endpoint?: string;
+            /**
+             * @description Program that it is.
+             * @enum {string}
+             */
+            engine: "postgres" | "valkey" | "mysql";
+            /** @description Id. */
+            id: string;
+            /**
+             * Format: int64
+             * @description Memory of its sandbox.
+             */
+            memory_bytes: number;
+            /** @description What it waits for, or why it failed. */
+            message?: string;
+            /**
+             * @description Name.
+             * @example db
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Size of its disk.
+             */
+            size_bytes: number;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "pending" | "ready" | "rotating" | "failed" | "deleting";
+            /**
+             * @description Version of the program that wrote its disk.
+             * @example 15
+             */
+            version?: string;
+        };
+        AddonPage: {
+            /** @description Addons, in the order of their ids. */
+            addons: components["schemas"]["Addon"][];
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+        };
+        AddonUse: {
+            /**
+             * @description Name of the app.
+             * @example shop
+             */
+            app: string;
+            /** @description Each sandbox of the app has the present credential. */
+            current: boolean;
+            /** @description What it waits for. */
+            message?: string;
+            /**
+             * @description Prefix of the names of the variables.
+             * @example REPORTS
+             */
+            prefix?: string;
+        };
         App: {
             /**
              * Format: date-time
@@ -1410,6 +1710,13 @@ export interface components {
              * @description Time at which it got all traffic; absent: it never did.
              */
             served_at?: string;
+        };
+        AttachAddonInputBody: {
+            /**
+             * @description Prefix of the names of the variables; absent: none.
+             * @example REPORTS
+             */
+            prefix?: string;
         };
         AuditPage: {
             /** @description For the next page; absent on the last. */
@@ -1627,6 +1934,45 @@ export interface components {
             containers: components["schemas"]["Container"][];
             /** @description For the next page; absent on the last. */
             next_cursor?: string;
+        };
+        CreateAddonBackupInputBody: {
+            /**
+             * @description Name among the backups of the addon; absent: the time.
+             * @example monday
+             */
+            name?: string;
+        };
+        CreateAddonInputBody: {
+            /** @description Backup of the source that it begins with; absent: it begins empty. */
+            backup?: string;
+            /**
+             * @description Program; with a backup that of its addon.
+             * @enum {string}
+             */
+            engine?: "postgres" | "valkey" | "mysql";
+            /**
+             * Format: int64
+             * @description Memory of its sandbox; absent: 512 MiB.
+             */
+            memory_bytes?: number;
+            /**
+             * @description Name; the app that runs it has the same.
+             * @example db
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Size of its disk; absent: 10 GiB, with a backup that of the backup.
+             * @example 1073741824
+             */
+            size_bytes?: number;
+            /** @description Addon of the backup. */
+            source?: string;
+            /**
+             * @description Version of the program; absent: the one that the server's machine has packages of.
+             * @example 15
+             */
+            version?: string;
         };
         CreateKeyInputBody: {
             /**
@@ -3472,6 +3818,11 @@ export interface components {
     headers: never;
     pathItems: never;
 }
+export type Addon = components['schemas']['Addon'];
+export type AddonBackup = components['schemas']['AddonBackup'];
+export type AddonDetails = components['schemas']['AddonDetails'];
+export type AddonPage = components['schemas']['AddonPage'];
+export type AddonUse = components['schemas']['AddonUse'];
 export type App = components['schemas']['App'];
 export type AppDetail = components['schemas']['AppDetail'];
 export type AppList = components['schemas']['AppList'];
@@ -3479,6 +3830,7 @@ export type AppLogLine = components['schemas']['AppLogLine'];
 export type AppLogs = components['schemas']['AppLogs'];
 export type AppService = components['schemas']['AppService'];
 export type AppVersion = components['schemas']['AppVersion'];
+export type AttachAddonInputBody = components['schemas']['AttachAddonInputBody'];
 export type AuditPage = components['schemas']['AuditPage'];
 export type AuditRecord = components['schemas']['AuditRecord'];
 export type BuildLine = components['schemas']['BuildLine'];
@@ -3489,6 +3841,8 @@ export type CommandList = components['schemas']['CommandList'];
 export type CommandResult = components['schemas']['CommandResult'];
 export type Container = components['schemas']['Container'];
 export type ContainerPage = components['schemas']['ContainerPage'];
+export type CreateAddonBackupInputBody = components['schemas']['CreateAddonBackupInputBody'];
+export type CreateAddonInputBody = components['schemas']['CreateAddonInputBody'];
 export type CreateKeyInputBody = components['schemas']['CreateKeyInputBody'];
 export type CreateSession = components['schemas']['CreateSession'];
 export type CreateSnapshotInputBody = components['schemas']['CreateSnapshotInputBody'];
@@ -3580,6 +3934,490 @@ export type WebhookDeliveryPage = components['schemas']['WebhookDeliveryPage'];
 export type WebhookPage = components['schemas']['WebhookPage'];
 export type $defs = Record<string, never>;
 export interface operations {
+    "list-addons": {
+        parameters: {
+            query?: {
+                /** @description Most elements of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddonPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "create-addon": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateAddonInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Addon"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-addon": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddonDetails"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-addon": {
+        parameters: {
+            query?: {
+                /** @description Also while apps use it; they lose the variables. */
+                force?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "attach-addon": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+                /** @description Name of the app. */
+                app: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AttachAddonInputBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddonUse"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "detach-addon": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+                /** @description Name of the app. */
+                app: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "create-addon-backup": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateAddonBackupInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeSnapshot"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-addon-backup": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+                /** @description Name of the backup. */
+                backup: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "restore-addon-backup": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+                /** @description Name of the backup. */
+                backup: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Addon"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "rotate-addon": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Addon"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "wait-addon": {
+        parameters: {
+            query?: {
+                /** @description Wait also until each sandbox of this attached app has the variables. */
+                app?: string;
+                /** @description Longest wait; then the answer has the state of that moment. */
+                seconds?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the addon. */
+                addon: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Addon"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "list-apps": {
         parameters: {
             query?: never;

@@ -1,5 +1,15 @@
 """Contains all the data models used in inputs/outputs"""
 
+from .addon import Addon
+from .addon_backup import AddonBackup
+from .addon_backup_state import AddonBackupState
+from .addon_details import AddonDetails
+from .addon_details_engine import AddonDetailsEngine
+from .addon_details_state import AddonDetailsState
+from .addon_engine import AddonEngine
+from .addon_page import AddonPage
+from .addon_state import AddonState
+from .addon_use import AddonUse
 from .app import App
 from .app_detail import AppDetail
 from .app_list import AppList
@@ -8,6 +18,7 @@ from .app_log_line_stream import AppLogLineStream
 from .app_logs import AppLogs
 from .app_service import AppService
 from .app_version import AppVersion
+from .attach_addon_input_body import AttachAddonInputBody
 from .audit_page import AuditPage
 from .audit_record import AuditRecord
 from .audit_record_detail import AuditRecordDetail
@@ -24,6 +35,9 @@ from .container_labels import ContainerLabels
 from .container_page import ContainerPage
 from .container_purpose import ContainerPurpose
 from .container_state import ContainerState
+from .create_addon_backup_input_body import CreateAddonBackupInputBody
+from .create_addon_input_body import CreateAddonInputBody
+from .create_addon_input_body_engine import CreateAddonInputBodyEngine
 from .create_key_input_body import CreateKeyInputBody
 from .create_key_input_body_roles_item import CreateKeyInputBodyRolesItem
 from .create_session import CreateSession
@@ -177,6 +191,16 @@ from .webhook_delivery_phase import WebhookDeliveryPhase
 from .webhook_page import WebhookPage
 
 __all__ = (
+    "Addon",
+    "AddonBackup",
+    "AddonBackupState",
+    "AddonDetails",
+    "AddonDetailsEngine",
+    "AddonDetailsState",
+    "AddonEngine",
+    "AddonPage",
+    "AddonState",
+    "AddonUse",
     "App",
     "AppDetail",
     "AppList",
@@ -185,6 +209,7 @@ __all__ = (
     "AppLogs",
     "AppService",
     "AppVersion",
+    "AttachAddonInputBody",
     "AuditPage",
     "AuditRecord",
     "AuditRecordDetail",
@@ -201,6 +226,9 @@ __all__ = (
     "ContainerPage",
     "ContainerPurpose",
     "ContainerState",
+    "CreateAddonBackupInputBody",
+    "CreateAddonInputBody",
+    "CreateAddonInputBodyEngine",
     "CreateKeyInputBody",
     "CreateKeyInputBodyRolesItem",
     "CreateSession",

@@ -1,0 +1,174 @@
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import quote
+
+import httpx
+
+from ...client import AuthenticatedClient, Client
+from ...models.problem import Problem
+from ...types import UNSET, Response, Unset
+
+
+def _get_kwargs(
+    addon: str,
+    *,
+    force: bool | Unset = UNSET,
+) -> dict[str, Any]:
+
+    params: dict[str, Any] = {}
+
+    params["force"] = force
+
+    params = {k: v for k, v in params.items() if v is not UNSET and v is not None}
+
+    _kwargs: dict[str, Any] = {
+        "method": "delete",
+        "url": "/addons/{addon}".format(
+            addon=quote(str(addon), safe=""),
+        ),
+        "params": params,
+    }
+
+    return _kwargs
+
+
+def _parse_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> Any | Problem:
+    if response.status_code == 204:
+        response_204 = cast(Any, None)
+        return response_204
+
+    if response.status_code == 400:
+        response_400 = Problem.from_dict(response.json())
+
+        return response_400
+
+    response_default = Problem.from_dict(response.json())
+
+    return response_default
+
+
+def _build_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> Response[Any | Problem]:
+    return Response(
+        status_code=HTTPStatus(response.status_code),
+        content=response.content,
+        headers=response.headers,
+        parsed=_parse_response(client=client, response=response),
+    )
+
+
+def sync_detailed(
+    addon: str,
+    *,
+    client: AuthenticatedClient | Client,
+    force: bool | Unset = UNSET,
+) -> Response[Any | Problem]:
+    """Delete an addon with its data and backups
+
+    Args:
+        addon (str): Name of the addon.
+        force (bool | Unset): Also while apps use it; they lose the variables.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Response[Any | Problem]
+    """
+
+    kwargs = _get_kwargs(
+        addon=addon,
+        force=force,
+    )
+
+    response = client.get_httpx_client().request(
+        **kwargs,
+    )
+
+    return _build_response(client=client, response=response)
+
+
+def sync(
+    addon: str,
+    *,
+    client: AuthenticatedClient | Client,
+    force: bool | Unset = UNSET,
+) -> Any | Problem | None:
+    """Delete an addon with its data and backups
+
+    Args:
+        addon (str): Name of the addon.
+        force (bool | Unset): Also while apps use it; they lose the variables.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Any | Problem
+    """
+
+    return sync_detailed(
+        addon=addon,
+        client=client,
+        force=force,
+    ).parsed
+
+
+async def asyncio_detailed(
+    addon: str,
+    *,
+    client: AuthenticatedClient | Client,
+    force: bool | Unset = UNSET,
+) -> Response[Any | Problem]:
+    """Delete an addon with its data and backups
+
+    Args:
+        addon (str): Name of the addon.
+        force (bool | Unset): Also while apps use it; they lose the variables.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Response[Any | Problem]
+    """
+
+    kwargs = _get_kwargs(
+        addon=addon,
+        force=force,
+    )
+
+    response = await client.get_async_httpx_client().request(**kwargs)
+
+    return _build_response(client=client, response=response)
+
+
+async def asyncio(
+    addon: str,
+    *,
+    client: AuthenticatedClient | Client,
+    force: bool | Unset = UNSET,
+) -> Any | Problem | None:
+    """Delete an addon with its data and backups
+
+    Args:
+        addon (str): Name of the addon.
+        force (bool | Unset): Also while apps use it; they lose the variables.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Any | Problem
+    """
+
+    return (
+        await asyncio_detailed(
+            addon=addon,
+            client=client,
+            force=force,
+        )
+    ).parsed

@@ -1,0 +1,195 @@
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from ...client import AuthenticatedClient, Client
+from ...models.addon import Addon
+from ...models.problem import Problem
+from ...types import UNSET, Response, Unset
+
+
+def _get_kwargs(
+    addon: str,
+    *,
+    app: str | Unset = UNSET,
+    seconds: int | Unset = 60,
+) -> dict[str, Any]:
+
+    params: dict[str, Any] = {}
+
+    params["app"] = app
+
+    params["seconds"] = seconds
+
+    params = {k: v for k, v in params.items() if v is not UNSET and v is not None}
+
+    _kwargs: dict[str, Any] = {
+        "method": "get",
+        "url": "/addons/{addon}/wait".format(
+            addon=quote(str(addon), safe=""),
+        ),
+        "params": params,
+    }
+
+    return _kwargs
+
+
+def _parse_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> Addon | Problem:
+    if response.status_code == 200:
+        response_200 = Addon.from_dict(response.json())
+
+        return response_200
+
+    if response.status_code == 400:
+        response_400 = Problem.from_dict(response.json())
+
+        return response_400
+
+    response_default = Problem.from_dict(response.json())
+
+    return response_default
+
+
+def _build_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> Response[Addon | Problem]:
+    return Response(
+        status_code=HTTPStatus(response.status_code),
+        content=response.content,
+        headers=response.headers,
+        parsed=_parse_response(client=client, response=response),
+    )
+
+
+def sync_detailed(
+    addon: str,
+    *,
+    client: AuthenticatedClient | Client,
+    app: str | Unset = UNSET,
+    seconds: int | Unset = 60,
+) -> Response[Addon | Problem]:
+    """Wait until an addon is as it is wanted
+
+    Args:
+        addon (str): Name of the addon.
+        app (str | Unset): Wait also until each sandbox of this attached app has the variables.
+        seconds (int | Unset): Longest wait; then the answer has the state of that moment.
+            Default: 60.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Response[Addon | Problem]
+    """
+
+    kwargs = _get_kwargs(
+        addon=addon,
+        app=app,
+        seconds=seconds,
+    )
+
+    response = client.get_httpx_client().request(
+        **kwargs,
+    )
+
+    return _build_response(client=client, response=response)
+
+
+def sync(
+    addon: str,
+    *,
+    client: AuthenticatedClient | Client,
+    app: str | Unset = UNSET,
+    seconds: int | Unset = 60,
+) -> Addon | Problem | None:
+    """Wait until an addon is as it is wanted
+
+    Args:
+        addon (str): Name of the addon.
+        app (str | Unset): Wait also until each sandbox of this attached app has the variables.
+        seconds (int | Unset): Longest wait; then the answer has the state of that moment.
+            Default: 60.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Addon | Problem
+    """
+
+    return sync_detailed(
+        addon=addon,
+        client=client,
+        app=app,
+        seconds=seconds,
+    ).parsed
+
+
+async def asyncio_detailed(
+    addon: str,
+    *,
+    client: AuthenticatedClient | Client,
+    app: str | Unset = UNSET,
+    seconds: int | Unset = 60,
+) -> Response[Addon | Problem]:
+    """Wait until an addon is as it is wanted
+
+    Args:
+        addon (str): Name of the addon.
+        app (str | Unset): Wait also until each sandbox of this attached app has the variables.
+        seconds (int | Unset): Longest wait; then the answer has the state of that moment.
+            Default: 60.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Response[Addon | Problem]
+    """
+
+    kwargs = _get_kwargs(
+        addon=addon,
+        app=app,
+        seconds=seconds,
+    )
+
+    response = await client.get_async_httpx_client().request(**kwargs)
+
+    return _build_response(client=client, response=response)
+
+
+async def asyncio(
+    addon: str,
+    *,
+    client: AuthenticatedClient | Client,
+    app: str | Unset = UNSET,
+    seconds: int | Unset = 60,
+) -> Addon | Problem | None:
+    """Wait until an addon is as it is wanted
+
+    Args:
+        addon (str): Name of the addon.
+        app (str | Unset): Wait also until each sandbox of this attached app has the variables.
+        seconds (int | Unset): Longest wait; then the answer has the state of that moment.
+            Default: 60.
+
+    Raises:
+        errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
+        httpx.TimeoutException: If the request takes longer than Client.timeout.
+
+    Returns:
+        Addon | Problem
+    """
+
+    return (
+        await asyncio_detailed(
+            addon=addon,
+            client=client,
+            app=app,
+            seconds=seconds,
+        )
+    ).parsed

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from attrs import define as _attrs_define
+
+from ..models.addon_details_engine import AddonDetailsEngine, check_addon_details_engine
+from ..models.addon_details_state import AddonDetailsState, check_addon_details_state
+from ..types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from ..models.addon_backup import AddonBackup
+    from ..models.addon_use import AddonUse
+
+
+T = TypeVar("T", bound="AddonDetails")
+
+
+@_attrs_define
+class AddonDetails:
+    apps: list[AddonUse]
+    """ Apps that have its variables. """
+    backups: list[AddonBackup]
+    """ Its backups, newest first. """
+    created_at: datetime.datetime
+    """ Time of its creation. """
+    credential: int
+    """ Number of the credential that apps are to have. A rotation counts up. """
+    engine: AddonDetailsEngine
+    """ Program that it is. """
+    id: str
+    """ Id. """
+    memory_bytes: int
+    """ Memory of its sandbox. """
+    name: str
+    """ Name. """
+    size_bytes: int
+    """ Size of its disk. """
+    state: AddonDetailsState
+    """ State. """
+    endpoint: str | Unset = UNSET
+    """ Host and port, for the apps of the project. """
+    message: str | Unset = UNSET
+    """ What it waits for, or why it failed. """
+    version: str | Unset = UNSET
+    """ Version of the program that wrote its disk. """
+
+    def to_dict(self) -> dict[str, Any]:
+        apps = []
+        for apps_item_data in self.apps:
+            apps_item = apps_item_data.to_dict()
+            apps.append(apps_item)
+
+        backups = []
+        for backups_item_data in self.backups:
+            backups_item = backups_item_data.to_dict()
+            backups.append(backups_item)
+
+        created_at = self.created_at.isoformat()
+
+        credential = self.credential
+
+        engine: str = self.engine
+
+        id = self.id
+
+        memory_bytes = self.memory_bytes
+
+        name = self.name
+
+        size_bytes = self.size_bytes
+
+        state: str = self.state
+
+        endpoint = self.endpoint
+
+        message = self.message
+
+        version = self.version
+
+        field_dict: dict[str, Any] = {}
+
+        field_dict.update(
+            {
+                "apps": apps,
+                "backups": backups,
+                "created_at": created_at,
+                "credential": credential,
+                "engine": engine,
+                "id": id,
+                "memory_bytes": memory_bytes,
+                "name": name,
+                "size_bytes": size_bytes,
+                "state": state,
+            }
+        )
+        if endpoint is not UNSET:
+            field_dict["endpoint"] = endpoint
+        if message is not UNSET:
+            field_dict["message"] = message
+        if version is not UNSET:
+            field_dict["version"] = version
+
+        return field_dict
+
+    @classmethod
+    def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
+        from ..models.addon_backup import AddonBackup  # noqa: PLC0415
+        from ..models.addon_use import AddonUse  # noqa: PLC0415
+
+        d = dict(src_dict)
+        apps = []
+        _apps = d.pop("apps")
+        for apps_item_data in _apps:
+            apps_item = AddonUse.from_dict(apps_item_data)
+
+            apps.append(apps_item)
+
+        backups = []
+        _backups = d.pop("backups")
+        for backups_item_data in _backups:
+            backups_item = AddonBackup.from_dict(backups_item_data)
+
+            backups.append(backups_item)
+
+        created_at = datetime.datetime.fromisoformat(d.pop("created_at"))
+
+        credential = d.pop("credential")
+
+        engine = check_addon_details_engine(d.pop("engine"))
+
+        id = d.pop("id")
+
+        memory_bytes = d.pop("memory_bytes")
+
+        name = d.pop("name")
+
+        size_bytes = d.pop("size_bytes")
+
+        state = check_addon_details_state(d.pop("state"))
+
+        endpoint = d.pop("endpoint", UNSET)
+
+        message = d.pop("message", UNSET)
+
+        version = d.pop("version", UNSET)
+
+        addon_details = cls(
+            apps=apps,
+            backups=backups,
+            created_at=created_at,
+            credential=credential,
+            engine=engine,
+            id=id,
+            memory_bytes=memory_bytes,
+            name=name,
+            size_bytes=size_bytes,
+            state=state,
+            endpoint=endpoint,
+            message=message,
+            version=version,
+        )
+
+        return addon_details

@@ -1,0 +1,8 @@
+from typing import Literal, cast
+
+AddonDetailsEngine = Literal["mysql", "postgres", "valkey"]
+
+
+def check_addon_details_engine(value: str) -> AddonDetailsEngine:
+    # A newer server may have more values.
+    return cast(AddonDetailsEngine, value)
