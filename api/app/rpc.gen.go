@@ -903,11 +903,15 @@ type SetTCPRouteRequest struct {
 	IdleTimeout *time.Duration `cbor:"6,keyasint,omitempty" json:"idle_timeout,omitempty"`
 	// Connections to the service begin with a PROXY header. (default false)
 	ProxyProtocol bool `cbor:"7,keyasint" json:"proxy_protocol"`
+	// The ingress ends TLS, with the certificate of the project for the name that the client
+	// asks for. (default false)
+	TLS bool `cbor:"8,keyasint" json:"tls"`
 }
 
 // SetDefaults sets every field that has a default.
 func (x *SetTCPRouteRequest) SetDefaults() {
 	x.ProxyProtocol = false
+	x.TLS = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.

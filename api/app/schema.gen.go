@@ -2815,6 +2815,9 @@ type TCPRouteSpec struct {
 	// Each connection to the service begins with a PROXY header (version 2), which names the
 	// client. (default false)
 	ProxyProtocol bool `cbor:"7,keyasint" json:"proxy_protocol"`
+	// The ingress ends TLS, with the certificate of the project for the name that the client
+	// asks for. The service gets what was encrypted. (default false)
+	TLS bool `cbor:"8,keyasint" json:"tls"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -2822,6 +2825,7 @@ func (x *TCPRouteSpec) SetDefaults() {
 	x.Service = "web"
 	x.IdleTimeout = 1 * time.Hour
 	x.ProxyProtocol = false
+	x.TLS = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -2882,6 +2886,7 @@ const (
 	TCPRouteAttrAllow         = "spec.allow"
 	TCPRouteAttrIdleTimeout   = "spec.idle_timeout"
 	TCPRouteAttrProxyProtocol = "spec.proxy_protocol"
+	TCPRouteAttrTLS           = "spec.tls"
 )
 
 // NewTCPRoute returns a tcp_route with every default applied.
@@ -2949,6 +2954,7 @@ var TCPRouteKind = &schema.Kind{
 		{Path: "spec.allow", Number: 5, Type: "list of string", Doc: "Networks whose clients the ingress admits; absent: all."},
 		{Path: "spec.idle_timeout", Number: 6, Type: "duration", Doc: "Time without a byte in either direction after which a connection is ended.", Default: "1h0m0s"},
 		{Path: "spec.proxy_protocol", Number: 7, Type: "bool", Doc: "Each connection to the service begins with a PROXY header (version 2), which names the client.", Default: "false"},
+		{Path: "spec.tls", Number: 8, Type: "bool", Doc: "The ingress ends TLS, with the certificate of the project for the name that the client asks for. The service gets what was encrypted.", Default: "false"},
 	},
 	Columns: []schema.Column{
 		{Title: "PORT", Value: func(obj schema.Object, _ time.Time) string {

@@ -18,6 +18,7 @@ type tcp struct {
 	allow []string
 	idle  time.Duration
 	proxy bool
+	tls   bool
 }
 
 func (o *tcp) addPort(cmd *cobra.Command) {
@@ -29,6 +30,7 @@ func (o *tcp) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringSliceVar(&o.allow, "allow", nil, "with --tcp: networks whose clients are admitted; default all")
 	f.DurationVar(&o.idle, "idle", 0, "with --tcp: time without a byte after which a connection is ended; default 1h")
+	f.BoolVar(&o.tls, "tls", false, "with --tcp: the ingress ends TLS, with the certificate of the project for the name that the client asks for")
 	f.BoolVar(&o.proxy, "proxy-protocol", false, "with --tcp: connections to the service begin with a PROXY header that names the client")
 }
 
@@ -44,7 +46,7 @@ func (o *tcp) host(cmd *cobra.Command, args []string) (string, error) {
 		}
 		return "", nil
 	}
-	for _, name := range []string{"allow", "idle", "proxy-protocol"} {
+	for _, name := range []string{"allow", "idle", "proxy-protocol", "tls"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
 			return "", exit.Usagef("--%s needs --tcp; `r route configure` sets limits of a host", name)
 		}
@@ -56,7 +58,7 @@ func (o *tcp) host(cmd *cobra.Command, args []string) (string, error) {
 }
 
 func (o *options) setTCP(ctx context.Context, c app.RoutesClient, name string) error {
-	req := &app.SetTCPRouteRequest{Project: o.Project(), Port: o.tcp.port, App: name, Service: o.service, Allow: o.tcp.allow, ProxyProtocol: o.tcp.proxy}
+	req := &app.SetTCPRouteRequest{Project: o.Project(), Port: o.tcp.port, App: name, Service: o.service, Allow: o.tcp.allow, ProxyProtocol: o.tcp.proxy, TLS: o.tcp.tls}
 	if o.tcp.idle != 0 {
 		req.IdleTimeout = &o.tcp.idle
 	}

@@ -54,6 +54,7 @@ type SetTCPRequest struct {
 	Allow         []string
 	IdleTimeout   *time.Duration
 	ProxyProtocol bool
+	TLS           bool // the ingress ends TLS
 }
 
 // SetTCP creates the route of a port, or replaces what it says. Errors:
@@ -76,7 +77,8 @@ func (s *Service) SetTCP(ctx context.Context, req SetTCPRequest) (*app.TCPRoute,
 		return nil, errs.New(errs.InvalidArgument, "idle timeout %v is not between %v and %v", *t, app.MinRouteTimeout, app.MaxRouteTimeout)
 	}
 	spec := app.NewTCPRoute().Spec
-	spec.Port, spec.Key, spec.App, spec.Allow, spec.ProxyProtocol = req.Port, strconv.FormatInt(req.Port, 10), a.GetID(), req.Allow, req.ProxyProtocol
+	spec.Port, spec.Key, spec.App, spec.Allow = req.Port, strconv.FormatInt(req.Port, 10), a.GetID(), req.Allow
+	spec.ProxyProtocol, spec.TLS = req.ProxyProtocol, req.TLS
 	if req.Service != "" {
 		spec.Service = req.Service
 	}

@@ -29,7 +29,13 @@ type Certificate struct {
 const certificatesMagic = "runtime-ingress-certificates 1 "
 
 // certificateSet maps names to certificates. It is immutable.
-type certificateSet map[string]*tls.Certificate // by name: exact or *.suffix
+type certificateSet map[string]certificateOf // by name: exact or *.suffix
+
+// certificateOf is a certificate with its project.
+type certificateOf struct {
+	*tls.Certificate
+	project schema.ID
+}
 
 // newCertificateSet returns the certificates by name, and the ids of those that
 // cannot be used. Of several certificates of a project for a name, the one that is
@@ -52,24 +58,22 @@ func newCertificateSet(list []Certificate) (set certificateSet, unusable []schem
 			if !claims.Add(name, c.Project) {
 				continue
 			}
-			if old := set[name]; old == nil || old.Leaf.NotAfter.Before(pair.Leaf.NotAfter) {
-				set[name] = &pair
+			if old := set[name]; old.Certificate == nil || old.Leaf.NotAfter.Before(pair.Leaf.NotAfter) {
+				set[name] = certificateOf{&pair, c.Project}
 			}
 		}
 	}
 	return set, unusable
 }
 
-// find returns the certificate for a normalised host, nil if there is none. A
+// find returns the certificate for a normalised host, one of nil if there is none. A
 // wildcard stands for one label.
-func (s certificateSet) find(host string) *tls.Certificate {
-	if c := s[host]; c != nil {
-		return c
+func (s certificateSet) find(host string) certificateOf {
+	c := s[host]
+	if i := strings.IndexByte(host, '.'); c.Certificate == nil && i > 0 {
+		c = s["*"+host[i:]]
 	}
-	if i := strings.IndexByte(host, '.'); i > 0 {
-		return s["*"+host[i:]]
-	}
-	return nil
+	return c
 }
 
 // keyring keeps the certificates in memory and in a file. They come from
@@ -88,7 +92,22 @@ func newKeyring(in *Ingress) *keyring {
 }
 
 // find returns the certificate for a host, nil if there is none.
-func (k *keyring) find(host string) *tls.Certificate { return k.set.Load().find(normalHost(host)) }
+func (k *keyring) find(host string) *tls.Certificate {
+	return k.set.Load().find(normalHost(host)).Certificate
+}
+
+// tcpConfig is tlsConfig for a port of a project, which has no certificates of others.
+func (k *keyring) tcpConfig(project schema.ID) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if c := k.set.Load().find(normalHost(h.ServerName)); c.project == project {
+				return c.Certificate, nil
+			}
+			return nil, nil
+		},
+	}
+}
 
 // refresh has run ask for the certificates again.
 func (k *keyring) refresh() {

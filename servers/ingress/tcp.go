@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -22,17 +23,19 @@ import (
 // TCPRoute maps a port of the ingress to a service.
 type TCPRoute struct {
 	ID      schema.ID     `json:"id"`
+	Project schema.ID     `json:"project,omitempty"`
 	Port    int64         `json:"port"`
 	App     schema.ID     `json:"app"`
 	Service string        `json:"service"`
 	Allow   string        `json:"allow,omitempty"` // networks, with commas; a string, for a TCPRoute is comparable
 	Idle    time.Duration `json:"idle"`
 	Proxy   bool          `json:"proxy,omitempty"` // send a PROXY header
+	TLS     bool          `json:"tls,omitempty"`   // end TLS
 }
 
 func tcpRouteOf(r *app.TCPRoute) (TCPRoute, bool) {
-	return TCPRoute{ID: r.ID, Port: r.Spec.Port, App: schema.ID(r.Spec.App), Service: r.Spec.Service, Allow: strings.Join(r.Spec.Allow, ","),
-		Idle: r.Spec.IdleTimeout, Proxy: r.Spec.ProxyProtocol}, true
+	return TCPRoute{ID: r.ID, Project: r.Project, Port: r.Spec.Port, App: schema.ID(r.Spec.App), Service: r.Spec.Service, Allow: strings.Join(r.Spec.Allow, ","),
+		Idle: r.Spec.IdleTimeout, Proxy: r.Spec.ProxyProtocol, TLS: r.Spec.TLS}, true
 }
 
 // tcpRule is a route of TCP with its target.
@@ -184,7 +187,7 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	in.tunnels.add(c, c) // so that the drain can end it also while it waits
-	defer in.tunnels.remove(c)
+	defer func() { in.tunnels.remove(c) }()
 	var (
 		hold  holdState
 		tried []*backend
@@ -195,6 +198,15 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 		r := t.tcp[port]
 		if r == nil || r.broken || r.allow != nil && !isTrusted(r.allow, c.RemoteAddr().String()) || r.target.away != "" {
 			return
+		}
+		if _, opened := c.(*tls.Conn); r.TLS && !opened {
+			secure := tls.Server(c, in.keys.tcpConfig(r.Project))
+			if in.handshake(ctx, secure) != nil {
+				return
+			}
+			in.tunnels.add(secure, secure)
+			in.tunnels.remove(c)
+			c = secure
 		}
 		b, ld := r.target.pick(tried)
 		if b == nil {
@@ -227,6 +239,14 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 		b.inflight.Add(-1)
 		return
 	}
+}
+
+// handshake ends TLS with a client that must answer in the time that the header of a
+// request has.
+func (in *Ingress) handshake(ctx context.Context, c *tls.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, in.cfg.ReadHeaderTimeout)
+	defer cancel()
+	return c.HandshakeContext(ctx)
 }
 
 // relayTCP copies both ways until both have ended, or neither made progress for the

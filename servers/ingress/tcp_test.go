@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	admin "miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/domain/routes"
+	"miren.dev/runtime/testsupport/tlstest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -137,6 +139,44 @@ func TestTCPRoute(t *testing.T) {
 		}
 		return err != nil
 	})
+}
+
+// TestTCPRouteEndsTLS: the service gets what was encrypted, also a half-close. The ingress
+// refuses names without a certificate, and those of other projects.
+func TestTCPRouteEndsTLS(t *testing.T) {
+	up := lineEcho(t, true)
+	cfg, addr := tcpConfig(t, up, TCPRoute{Project: "shop", Proxy: true, TLS: true})
+	ca, k := tlstest.New(t), &keys{}
+	k.set(issue(t, ca, "shop", 1, "db.example.com"), issue(t, ca, "theirs", 2, "theirs.example.com"))
+	cfg.Certificates = k.get
+	in := start(t, cfg)
+	wait.For(t, "the ingress has the certificates", func() bool { return in.keys.find("theirs.example.com") != nil })
+	raw, _ := dialTCP(t, addr)
+	c := tls.Client(raw, &tls.Config{ServerName: "db.example.com", RootCAs: ca.Pool()})
+	if _, err := fmt.Fprintln(c, "one"); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(c)
+	if got, err := r.ReadString('\n'); got != "one "+raw.LocalAddr().String()+"\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.ReadString('\n'); got != "end\n" {
+		t.Errorf("after the half-close: %q, %v", got, err)
+	}
+	for _, name := range []string{"theirs.example.com", "other.example.com"} {
+		raw, _ := dialTCP(t, addr)
+		if err := tls.Client(raw, &tls.Config{ServerName: name, RootCAs: ca.Pool()}).Handshake(); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	plain, say := dialTCP(t, addr)
+	if got := say("plain text is refused"); !strings.Contains(got, "EOF") && !strings.Contains(got, "reset") && !strings.HasPrefix(got, "\x15") {
+		t.Errorf("%s got %q", plain.LocalAddr(), got)
+	}
+	wait.For(t, "no connection is counted", func() bool { return in.conns.Load() == 0 })
 }
 
 func TestTCPRouteRefuses(t *testing.T) {

@@ -37,7 +37,7 @@ func (h *routeHandler) Configure(ctx context.Context, req *app.ConfigureRouteReq
 
 func (h *routeHandler) SetTCP(ctx context.Context, req *app.SetTCPRouteRequest) (*app.RouteResponse, error) {
 	r, err := h.routes.SetTCP(ctx, routes.SetTCPRequest{Project: req.Project, Port: req.Port, App: req.App, Service: req.Service, Allow: req.Allow,
-		IdleTimeout: req.IdleTimeout, ProxyProtocol: req.ProxyProtocol})
+		IdleTimeout: req.IdleTimeout, ProxyProtocol: req.ProxyProtocol, TLS: req.TLS})
 	if err != nil {
 		return nil, err
 	}
