@@ -59,14 +59,17 @@ func ActiveVersion(ctx context.Context, r entity.Reader, a *app.App) (*app.AppVe
 	return entity.Get[app.AppVersion](ctx, r, v)
 }
 
-// Serving returns the versions that get requests, the active one first. FailedPrecondition if none does.
+// Serving returns the versions that get requests to the app's hosts, the active one first. FailedPrecondition if none does.
 func Serving(ctx context.Context, r entity.Reader, a *app.App) ([]*app.AppVersion, error) {
 	if _, err := activeVersion(a); err != nil {
 		return nil, err
 	}
 	var all []*app.AppVersion
-	for _, v := range a.Status.Versions() {
-		ver, err := entity.Get[app.AppVersion](ctx, r, v)
+	for _, t := range a.Status.Shares() {
+		if t.Preview != "" {
+			continue
+		}
+		ver, err := entity.Get[app.AppVersion](ctx, r, t.Version)
 		if err != nil {
 			return nil, err
 		}
