@@ -46,30 +46,48 @@ func (r *rollout) beginPreview(ctx context.Context, p *app.PreviewRequest) (*app
 // createPreview makes the version of a preview. It has the addons of the app; those that the app does not have yet would
 // change the environment of the active version.
 func (r *rollout) createPreview(ctx context.Context, p *app.PreviewRequest, b *app.Build, network *app.Network) (time.Duration, error) {
-	missing, err := addons.Missing(ctx, r.Store, r.app, b.Status.Addons)
+	spec := r.built(b, network)
+	spec.Preview, spec.PreviewSettings = p.Name, b.Status.Preview
+	failure, err := r.unfit(ctx, &spec, b.Status.Addons)
 	if err != nil {
 		return 0, err
 	}
-	if len(missing) > 0 {
+	if failure != nil {
 		r.step("start", "")
-		return 0, r.fail(ctx, app.Failure{
-			Reason:  app.FailureReasonSource,
-			Message: fmt.Sprintf("app.toml asks for the addon %s, which the app does not have; a preview makes none", strings.Join(missing, ", ")),
-			Hint:    "`r deploy` without --preview makes it; or take it out of app.toml, and set its variables in [preview.env]",
-		})
+		return 0, r.fail(ctx, *failure)
 	}
-	spec := r.built(b, network)
-	if set := b.Status.Preview; set != nil {
+	return r.createVersion(ctx, spec)
+}
+
+// unfit returns why the source of a version cannot be a preview, nil if it can.
+func (r *rollout) unfit(ctx context.Context, spec *app.AppVersionSpec, wanted []app.AddonRequest) (*app.Failure, error) {
+	missing, err := addons.Missing(ctx, r.Store, r.app, wanted)
+	if err != nil {
+		return nil, err
+	}
+	f := &app.Failure{Reason: app.FailureReasonSource}
+	has := func(name string) bool {
+		return slices.ContainsFunc(spec.Services, func(s app.Service) bool { return s.Name == name })
+	}
+	if len(missing) > 0 {
+		f.Message = fmt.Sprintf("app.toml asks for the addon %s, which the app does not have; a preview makes none", strings.Join(missing, ", "))
+		f.Hint = "`r deploy` without --preview makes it; or take it out of app.toml, and set its variables in [preview.env]"
+		return f, nil
+	}
+	if !has(app.DefaultService) {
+		f.Message, f.Hint = fmt.Sprintf("the app has no service %s, to which the host of a preview leads", app.DefaultService), "name one so in app.toml, or deploy without --preview"
+		return f, nil
+	}
+	if set := spec.PreviewSettings; set != nil {
 		for _, name := range set.Services {
-			if !slices.ContainsFunc(spec.Services, func(s app.Service) bool { return s.Name == name }) {
-				r.step("start", "")
-				return 0, r.fail(ctx, app.Failure{Reason: app.FailureReasonSource,
-					Message: fmt.Sprintf("preview.services of app.toml names %s, which is no service of the app", name), Hint: "add it under [services], or to the Procfile"})
+			if !has(name) {
+				f.Message = fmt.Sprintf("preview.services of app.toml names %s, which is no service of the app", name)
+				f.Hint = "add it under [services], or to the Procfile"
+				return f, nil
 			}
 		}
 	}
-	spec.Preview, spec.PreviewSettings = p.Name, b.Status.Preview
-	return r.createVersion(ctx, spec)
+	return nil, nil
 }
 
 // promoted returns the version of a preview as one for the app's hosts, with the app's environment as it is now.

@@ -171,6 +171,9 @@ func TestPreviewPromoted(t *testing.T) {
 	if _, err := e.apps.PromotePreview(t.Context(), "", "shop", "none", apps.DeployRequest{}); !errs.Is(err, errs.NotFound) {
 		t.Errorf("no such preview: %v", err)
 	}
+	if _, err := e.apps.Rollback(t.Context(), "", "shop", "v2", apps.DeployRequest{}); !errs.Is(err, errs.FailedPrecondition) {
+		t.Errorf("a rollback to the version of a preview: %v", err)
+	}
 	builds := len(list(e, func(*app.Build) bool { return true }))
 	d, err := e.apps.PromotePreview(t.Context(), "", "shop", "pr-1", apps.DeployRequest{})
 	if err != nil {
@@ -215,6 +218,12 @@ func TestPreviewRefused(t *testing.T) {
 	d := e.phase(e.preview("shop", e.source("ok", "web=ok", "addon=postgres"), app.PreviewRequest{Name: "a"}), app.DeploymentPhaseFailed)
 	if f := d.Status.Failure; !strings.Contains(f.Message, "addon") {
 		t.Errorf("an addon that the app lacks: %+v", f)
+	}
+	src := e.source("ok", "api=ok")
+	e.sources.files[src]["Procfile"] = "api: run\n" // an app without web
+	d = e.phase(e.preview("shop", src, app.PreviewRequest{Name: "a"}), app.DeploymentPhaseFailed)
+	if f := d.Status.Failure; !strings.Contains(f.Message, "no service web") {
+		t.Errorf("no service that serves: %+v", f)
 	}
 	e.settled("shop")
 	if hosts := e.hosts(); len(hosts) > 0 {

@@ -34,6 +34,13 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 		r.dep.Status.StartedAt = &now
 	}
 	r.dep.Status.Previous = r.app.Status.Active()
+	r.dep.Status.Steps = nil
+	for _, s := range steps {
+		if s == "bake" && r.Bake <= 0 || s == "build" && r.dep.Spec.Kind == app.RolloutKindPromote {
+			continue
+		}
+		r.dep.Status.Steps = append(r.dep.Status.Steps, app.Step{Name: s, State: app.StepStatePending})
+	}
 	if p := r.preview(); p != nil {
 		if failure, err := r.beginPreview(ctx, p); failure != nil || err != nil {
 			if err == nil {
@@ -42,13 +49,6 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 			}
 			return 0, err
 		}
-	}
-	r.dep.Status.Steps = nil
-	for _, s := range steps {
-		if s == "bake" && r.Bake <= 0 || s == "build" && r.dep.Spec.Kind == app.RolloutKindPromote {
-			continue
-		}
-		r.dep.Status.Steps = append(r.dep.Status.Steps, app.Step{Name: s, State: app.StepStatePending})
 	}
 	if r.dep.Spec.Kind == app.RolloutKindDeploy {
 		r.step("build", "waiting for the builder")
