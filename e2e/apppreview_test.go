@@ -5,12 +5,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/testsupport/wait"
 )
 
 // testAppPreviewsGuide runs the commands of docs/apppreviews.md: a preview answers at its own host beside the active version,
-// is replaced, gated, promoted and deleted.
+// sleeps and wakes, is gated, promoted and deleted.
 func testAppPreviewsGuide(t *testing.T, g *guide) {
 	const app = "previewed"
 	g.words["shop"] = app
@@ -29,7 +30,7 @@ func testAppPreviewsGuide(t *testing.T, g *guide) {
 		}, wait.Within(converge))
 	}
 	text("one")
-	g.file("app.toml", "name = \""+app+"\"\n")
+	g.file("app.toml", "name = \""+app+"\"\n[services.web]\nscale = { min = 1, max = 1, idle = \"1s\" }\n")
 	g.run("r deploy ", app+" v1 serves")
 	answers(app+".localhost", http.StatusOK, "one")
 
@@ -39,6 +40,20 @@ func testAppPreviewsGuide(t *testing.T, g *guide) {
 	g.run("r deploy --preview pr-12", "v2 serves as preview pr-12", fmt.Sprintf("http://%s:%d/", host, g.s.port))
 	answers(host, http.StatusOK, "two")
 	answers(app+".localhost", http.StatusOK, "one")
+	wait.For(t, "the preview sleeps", func() bool {
+		var out struct {
+			Sandboxes []struct{ Status struct{ Phase string } }
+		}
+		g.s.json(t, &out, "app", "show", app, "--project", "guide-apppreviews")
+		running := 0
+		for _, sb := range out.Sandboxes {
+			if sb.Status.Phase == "running" {
+				running++
+			}
+		}
+		return running == 1 // of the active version
+	}, wait.Within(time.Minute))
+	answers(host, http.StatusOK, "two")
 	g.run("r preview list", "pr-12", app+" v2", host)
 	g.run("r app status", "v1 100%, v2 preview pr-12", "pr-12 at "+host)
 	g.run("PASSWORD=", "configured "+host+"/")
