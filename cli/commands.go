@@ -32,6 +32,7 @@ import (
 	"miren.dev/runtime/cli/openapi"
 	"miren.dev/runtime/cli/policy"
 	"miren.dev/runtime/cli/pool"
+	"miren.dev/runtime/cli/preview"
 	"miren.dev/runtime/cli/quota"
 	"miren.dev/runtime/cli/route"
 	"miren.dev/runtime/cli/runcode"
@@ -88,7 +89,7 @@ var commands = []entry{
 	{path: "ssh", group: groupSandboxes, make: ssh.New},
 	{path: "ssh-config", group: groupSandboxes, make: ssh.NewConfig},
 	{path: "snapshot", group: groupSandboxes, make: sandbox.NewSnapshots},
-	{path: "preview", group: groupSandboxes, make: sandbox.NewPreviews},
+	{path: "preview", group: groupApps, make: preview.New},
 	{path: "secret", group: groupProject, make: secret.New},
 	{path: "quota", group: groupProject, make: quota.New},
 	{path: "policy", group: groupProject, make: policy.New},

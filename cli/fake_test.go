@@ -365,7 +365,11 @@ func (f fakeApps) Restart(ctx context.Context, req *app.RestartRequest) (*app.De
 	return f.roll(ctx, req.App, app.RolloutKindRestart, req.Message)
 }
 
+func (f fakeApps) DeletePreview(ctx context.Context, req *app.AppPreviewRequest) error {
+	return (&apps.Service{Store: f.store}).DeletePreview(ctx, req.Project, req.App, req.Preview)
+}
 func (f fakeApps) Promote(ctx context.Context, req *app.PromoteRequest) (*app.DeploymentResponse, error) {
+	f.note("promote " + req.App + " " + req.Preview)
 	return f.roll(ctx, req.App, app.RolloutKindPromote, req.Message)
 }
 func (f fakeApps) Cancel(_ context.Context, req *app.AppRequest) (*app.DeploymentResponse, error) {

@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/entity"
 )
 
 // TestPreviews: tokens are printed by the commands that make them, and are in no
@@ -57,5 +60,54 @@ func TestPreviews(t *testing.T) {
 		if r := run(t, false, "", append([]string{"sandbox", "preview"}, args...)...); r.code != exit.Usage {
 			t.Errorf("%q: %+v", args, r)
 		}
+	}
+}
+
+// TestAppPreviews: `r deploy --preview` asks for a preview, and the previews of apps are in the lists and details beside those
+// of ports, and can be promoted and deleted.
+func TestAppPreviews(t *testing.T) {
+	f := newFake(t)
+	a := f.shop()
+	f.script = play(app.DeploymentPhaseSucceeded, nil)
+	dir := sourceFolder(t, "shop")
+	ok(t, "deploy", "--dir", dir, "--app", "shop", "--preview", "pr-12")
+	if p := f.deploys[0].Preview; p == nil || p.Name != "pr-12" || p.TTL != 72*time.Hour || p.Host != "" {
+		t.Errorf("request %+v", p)
+	}
+	ok(t, "deploy", "--dir", dir, "--app", "shop", "--preview", "pr-12", "--ttl", "2h", "--host", "try.example.com", "--detach")
+	if p := f.deploys[1].Preview; p.TTL != 2*time.Hour || p.Host != "try.example.com" {
+		t.Errorf("request %+v", p)
+	}
+	for _, args := range [][]string{
+		{"--ttl", "2h"}, {"--host", "try.example.com"}, {"--preview", "PR"}, {"--preview", ""}, {"--preview", "a", "--ttl", "1s"},
+		{"--preview", "a", "--ttl", "9000h"}, {"--preview", "a", "--canary", "10"},
+	} {
+		if r := run(t, false, "", append([]string{"deploy", "--dir", dir}, args...)...); r.code != exit.Usage {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	end := time.Now().Add(time.Hour)
+	a.Status.SetPreview(app.TrafficShare{Version: "ver-1", Weight: 100, Host: "pr-12--shop.localhost", Preview: "pr-12", ExpiresAt: &end})
+	if err := entity.UpdateStatus(t.Context(), f.store, a); err != nil {
+		t.Fatal(err)
+	}
+	r := app.NewRoute()
+	r.Spec = app.RouteSpec{Host: "pr-12--shop.localhost", Path: "/", Key: "pr-12--shop.localhost/", App: a.GetID(), Service: "web", Preview: "pr-12"}
+	f.create(r)
+	ok(t, "sandbox", "preview", "sb-abc", "3000")
+	contains(t, ok(t, "preview", "list"), "pr-12", "shop v1", "pr-12--shop.localhost", "3000-sbabcdef0123456789")
+	contains(t, ok(t, "preview", "list", "--json"), `"kind": "app_preview"`, `"app": "shop"`, `"version": "v1"`, `"kind": "preview"`)
+	contains(t, ok(t, "app", "status", "shop"), "v2 100%, v1 preview pr-12", "pr-12 at pr-12--shop.localhost, ends in ")
+	if out := ok(t, "app", "list"); !strings.Contains(out, "shop.example.com") || strings.Contains(out, "pr-12--") {
+		t.Errorf("hosts of the app: %s", out)
+	}
+	ok(t, "app", "promote", "shop", "--preview", "pr-12")
+	contains(t, strings.Join(f.calls, "\n"), "promote shop pr-12")
+	if r := run(t, false, "", "preview", "delete", "pr-13", "--app", "shop"); r.code != exit.Failed || !strings.Contains(r.err, "r preview list") {
+		t.Errorf("no such preview: %+v", r)
+	}
+	contains(t, ok(t, "preview", "delete", "pr-12", "--app", "shop"), "deleted pr-12 of shop")
+	if out := ok(t, "preview", "list", "--json"); strings.Contains(out, "pr-12") {
+		t.Errorf("deleted: %s", out)
 	}
 }

@@ -259,11 +259,16 @@ func (s *server) json(t *testing.T, into any, args ...string) {
 
 // get requests a path of an app over HTTP.
 func (s *server) get(app, path string) (int, string, error) {
+	return s.getHost(app+".localhost", path)
+}
+
+// getHost returns status and body of a request to a host.
+func (s *server) getHost(host, path string) (int, string, error) {
 	req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", s.port, path), nil)
 	if err != nil {
 		return 0, "", err
 	}
-	req.Host = app + ".localhost"
+	req.Host = host
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, "", err

@@ -390,6 +390,9 @@ type PromoteRequest struct {
 	App string `cbor:"2,keyasint" json:"app" schema:"required"`
 	// Reason.
 	Message string `cbor:"3,keyasint,omitempty" json:"message,omitempty"`
+	// Name of a preview whose version becomes the active one, without a build; absent: the
+	// version that gets a share.
+	Preview string `cbor:"4,keyasint,omitempty" json:"preview,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -408,6 +411,32 @@ func (x *PromoteRequest) ValidateFields(v *schema.Validator) {
 	if x.Message != "" {
 		v.MaxLen("message", len(x.Message), 1024)
 	}
+}
+
+// AppPreviewRequest: Names a preview of an app.
+type AppPreviewRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the app.
+	App string `cbor:"2,keyasint" json:"app" schema:"required"`
+	// Name of the preview.
+	Preview string `cbor:"3,keyasint" json:"preview" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AppPreviewRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AppPreviewRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AppPreviewRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AppPreviewRequest) ValidateFields(v *schema.Validator) {
+	v.Required("app", x.App != "")
+	v.Required("preview", x.Preview != "")
 }
 
 // PlanUploadRequest: Lists the files of a source.
@@ -521,6 +550,9 @@ type DeployRequest struct {
 	// Percentage of the requests that the new version gets, beside the active one, until it
 	// is promoted; absent, or if no version serves yet: all.
 	Canary *int64 `cbor:"10,keyasint,omitempty" json:"canary,omitempty"`
+	// The preview that the new version becomes, which leaves what the app's hosts get as it
+	// is; absent: none.
+	Preview *PreviewRequest `cbor:"11,keyasint,omitempty" json:"preview,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -546,6 +578,9 @@ func (x *DeployRequest) ValidateFields(v *schema.Validator) {
 	if x.Canary != nil {
 		schema.CheckMin(v, "canary", *x.Canary, 1)
 		schema.CheckMax(v, "canary", *x.Canary, 99)
+	}
+	if x.Preview != nil {
+		v.In("preview", x.Preview)
 	}
 }
 
@@ -1026,8 +1061,11 @@ type Apps interface {
 	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
 	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
+	// DeletePreview: Ends a preview of an app. Permission: deploy, in the project of project.
+	DeletePreview(ctx context.Context, req *AppPreviewRequest) error
 	// Promote: Gives all requests to the version that a deployment with canary gave a share
-	// of them. Permission: deploy, in the project of project.
+	// of them, or to a copy of that of a preview. Permission: deploy, in the project of
+	// project.
 	Promote(ctx context.Context, req *PromoteRequest) (*DeploymentResponse, error)
 	// Restart: Serves the active version from new sandboxes. Permission: deploy, in the
 	// project of project.
@@ -1059,8 +1097,11 @@ type AppsClient interface {
 	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
 	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
+	// DeletePreview: Ends a preview of an app. Permission: deploy, in the project of project.
+	DeletePreview(ctx context.Context, req *AppPreviewRequest) error
 	// Promote: Gives all requests to the version that a deployment with canary gave a share
-	// of them. Permission: deploy, in the project of project.
+	// of them, or to a copy of that of a preview. Permission: deploy, in the project of
+	// project.
 	Promote(ctx context.Context, req *PromoteRequest) (*DeploymentResponse, error)
 	// Restart: Serves the active version from new sandboxes. Permission: deploy, in the
 	// project of project.
@@ -1117,6 +1158,10 @@ func (c clientApps) Rollback(ctx context.Context, req *RollbackRequest) (*Deploy
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (c clientApps) DeletePreview(ctx context.Context, req *AppPreviewRequest) error {
+	return c.conn.Call(ctx, &methodAppsDeletePreview.MethodInfo, req, &rpc.None{})
 }
 
 func (c clientApps) Promote(ctx context.Context, req *PromoteRequest) (*DeploymentResponse, error) {
@@ -1269,6 +1314,27 @@ var methodAppsRollback = &rpc.Method{
 	},
 }
 
+var methodAppsDeletePreview = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Apps", Name: "DeletePreview", Full: "app.Apps/DeletePreview", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*AppPreviewRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AppPreviewRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App) + string(r.Preview)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(AppPreviewRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Apps).DeletePreview(ctx, req)
+	},
+}
+
 var methodAppsPromote = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "app.Apps", Name: "Promote", Full: "app.Apps/Promote", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
@@ -1340,6 +1406,7 @@ var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 	methodAppsScale,
 	methodAppsMaintain,
 	methodAppsRollback,
+	methodAppsDeletePreview,
 	methodAppsPromote,
 	methodAppsRestart,
 	methodAppsCancel,

@@ -78,6 +78,19 @@ const (
 	MaxCatchUp = 168 * time.Hour
 	// KeptRuns: Ended runs of a task that are kept.
 	KeptRuns = 20
+	// PreviewNamePattern: Pattern of the name of a preview.
+	PreviewNamePattern = "^[a-z]([a-z0-9-]*[a-z0-9])?$"
+	// MaxPreviewName: Longest name of a preview. With its app and two dashes it has at most
+	// 63 bytes. (unit: bytes)
+	MaxPreviewName = 40
+	// MaxPreviews: Most previews of an app.
+	MaxPreviews = 20
+	// DefaultPreviewTTL: How long a preview serves if its deployment does not say.
+	DefaultPreviewTTL = 72 * time.Hour
+	// MinPreviewTTL: Shortest ttl of a preview.
+	MinPreviewTTL = 1 * time.Minute
+	// MaxPreviewTTL: Longest ttl of a preview.
+	MaxPreviewTTL = 720 * time.Hour
 	// MaxMessage: Longest reason that a person gives for a deployment. (unit: bytes)
 	MaxMessage = 1024
 )
@@ -391,6 +404,10 @@ type TrafficShare struct {
 	// Host that leads to this version alone, which then has no share of the app's hosts;
 	// absent: none.
 	Host string `cbor:"3,keyasint,omitempty" json:"host,omitempty"`
+	// Name of the preview to which the host belongs; absent: none.
+	Preview string `cbor:"4,keyasint,omitempty" json:"preview,omitempty"`
+	// Time at which the preview ends; absent: it does not end by itself.
+	ExpiresAt *time.Time `cbor:"5,keyasint,omitempty" json:"expires_at,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -426,6 +443,96 @@ func (x *TrafficShare) ValidateFields(v *schema.Validator) {
 	schema.CheckMax(v, "weight", x.Weight, 100)
 	if x.Host != "" {
 		v.MaxLen("host", len(x.Host), 253)
+	}
+}
+
+// PreviewRequest: A preview that a deployment makes or replaces.
+type PreviewRequest struct {
+	// Name, unique in the app.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// Its host; absent: the one that it has, or NAME--APP below the first local domain of the
+	// ingress.
+	Host string `cbor:"2,keyasint,omitempty" json:"host,omitempty"`
+	// How long it serves. (default 72h0m0s)
+	TTL time.Duration `cbor:"3,keyasint" json:"ttl"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *PreviewRequest) SetDefaults() {
+	x.TTL = 72 * time.Hour
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *PreviewRequest) UnmarshalCBOR(b []byte) error {
+	type plain PreviewRequest
+	*x = PreviewRequest{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PreviewRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PreviewRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+var patternPreviewRequestName = regexp.MustCompile("^[a-z]([a-z0-9-]*[a-z0-9])?$")
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PreviewRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PreviewRequest) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	if x.Name != "" {
+		v.MaxLen("name", len(x.Name), 40)
+		v.Pattern("name", x.Name, patternPreviewRequestName)
+	}
+	if x.Host != "" {
+		v.MaxLen("host", len(x.Host), 253)
+	}
+	schema.CheckMin(v, "ttl", x.TTL, 1*time.Minute)
+	schema.CheckMax(v, "ttl", x.TTL, 720*time.Hour)
+}
+
+// PreviewSettings: What app.toml says about the previews of an app.
+type PreviewSettings struct {
+	// The release command runs for a preview too. (default false)
+	Release bool `cbor:"1,keyasint" json:"release"`
+	// Services that a preview runs besides the default one; empty: none.
+	Services []string `cbor:"2,keyasint,omitempty" json:"services,omitempty"`
+	// Environment of previews. It comes after every other, secrets included.
+	Env map[string]string `cbor:"3,keyasint,omitempty" json:"env,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *PreviewSettings) SetDefaults() {
+	x.Release = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *PreviewSettings) UnmarshalCBOR(b []byte) error {
+	type plain PreviewSettings
+	*x = PreviewSettings{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PreviewSettings) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PreviewSettings) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PreviewSettings) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PreviewSettings) ValidateFields(v *schema.Validator) {
+	for k := range x.Env {
+		v.MapKey("env", k)
 	}
 }
 
@@ -1401,6 +1508,10 @@ type AppVersionSpec struct {
 	// Command that runs once, in a sandbox of its own, before the version gets traffic;
 	// empty: none.
 	Release []string `cbor:"11,keyasint,omitempty" json:"release,omitempty"`
+	// Name of the preview for which it was made; absent: it was made for the app's hosts.
+	Preview string `cbor:"15,keyasint,omitempty" json:"preview,omitempty"`
+	// What its source says about previews.
+	PreviewSettings *PreviewSettings `cbor:"16,keyasint,omitempty" json:"preview_settings,omitempty"`
 	// Environment from the source's app.toml. The app's own comes after it.
 	SourceEnv map[string]string `cbor:"6,keyasint,omitempty" json:"source_env,omitempty"`
 	// What its sandboxes reach, and which apps reach them; absent: all, and all of the
@@ -1446,6 +1557,9 @@ func (x *AppVersionSpec) ValidateFields(v *schema.Validator) {
 	}
 	for i := range x.Routes {
 		v.InElem("routes", i, &x.Routes[i])
+	}
+	if x.PreviewSettings != nil {
+		v.In("preview_settings", x.PreviewSettings)
 	}
 	for k := range x.SourceEnv {
 		v.MapKey("source_env", k)
@@ -1493,21 +1607,23 @@ func (x *AppVersionStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of AppVersion.
 const (
-	AppVersionAttrApp        = "spec.app"
-	AppVersionAttrNumber     = "spec.number"
-	AppVersionAttrImage      = "spec.image"
-	AppVersionAttrBuild      = "spec.build"
-	AppVersionAttrServices   = "spec.services"
-	AppVersionAttrTasks      = "spec.tasks"
-	AppVersionAttrRoutes     = "spec.routes"
-	AppVersionAttrRelease    = "spec.release"
-	AppVersionAttrSourceEnv  = "spec.source_env"
-	AppVersionAttrNetwork    = "spec.network"
-	AppVersionAttrEnv        = "spec.env"
-	AppVersionAttrSecrets    = "spec.secrets"
-	AppVersionAttrGit        = "spec.git"
-	AppVersionAttrCopiedFrom = "spec.copied_from"
-	AppVersionAttrServedAt   = "status.served_at"
+	AppVersionAttrApp             = "spec.app"
+	AppVersionAttrNumber          = "spec.number"
+	AppVersionAttrImage           = "spec.image"
+	AppVersionAttrBuild           = "spec.build"
+	AppVersionAttrServices        = "spec.services"
+	AppVersionAttrTasks           = "spec.tasks"
+	AppVersionAttrRoutes          = "spec.routes"
+	AppVersionAttrRelease         = "spec.release"
+	AppVersionAttrPreview         = "spec.preview"
+	AppVersionAttrPreviewSettings = "spec.preview_settings"
+	AppVersionAttrSourceEnv       = "spec.source_env"
+	AppVersionAttrNetwork         = "spec.network"
+	AppVersionAttrEnv             = "spec.env"
+	AppVersionAttrSecrets         = "spec.secrets"
+	AppVersionAttrGit             = "spec.git"
+	AppVersionAttrCopiedFrom      = "spec.copied_from"
+	AppVersionAttrServedAt        = "status.served_at"
 )
 
 // NewAppVersion returns a app_version with every default applied.
@@ -1579,6 +1695,8 @@ var AppVersionKind = &schema.Kind{
 		{Path: "spec.tasks", Number: 12, Type: "list of component task", Doc: "Its tasks."},
 		{Path: "spec.routes", Number: 14, Type: "list of component source_route", Doc: "The routes that its source asks for."},
 		{Path: "spec.release", Number: 11, Type: "list of string", Doc: "Command that runs once, in a sandbox of its own, before the version gets traffic; empty: none."},
+		{Path: "spec.preview", Number: 15, Type: "string", Doc: "Name of the preview for which it was made; absent: it was made for the app's hosts."},
+		{Path: "spec.preview_settings", Number: 16, Type: "component preview_settings", Doc: "What its source says about previews."},
 		{Path: "spec.source_env", Number: 6, Type: "map of string", Doc: "Environment from the source's app.toml. The app's own comes after it."},
 		{Path: "spec.network", Number: 13, Type: "component network", Doc: "What its sandboxes reach, and which apps reach them; absent: all, and all of the project."},
 		{Path: "spec.env", Number: 7, Type: "map of string", Doc: "The app's environment when it was made; a rollback brings it back."},
@@ -1703,6 +1821,8 @@ type BuildStatus struct {
 	Network *Network `cbor:"16,keyasint,omitempty" json:"network,omitempty"`
 	// Addons found in the source's app.toml.
 	Addons []AddonRequest `cbor:"17,keyasint,omitempty" json:"addons,omitempty"`
+	// What the source's app.toml says about previews.
+	Preview *PreviewSettings `cbor:"19,keyasint,omitempty" json:"preview,omitempty"`
 	// Class of its failure.
 	Reason FailureReason `cbor:"12,keyasint,omitempty" json:"reason,omitempty"`
 	// Reason of its failure.
@@ -1761,6 +1881,9 @@ func (x *BuildStatus) ValidateFields(v *schema.Validator) {
 	for i := range x.Addons {
 		v.InElem("addons", i, &x.Addons[i])
 	}
+	if x.Preview != nil {
+		v.In("preview", x.Preview)
+	}
 	if x.Reason != "" {
 		schema.CheckEnum(v, "reason", x.Reason)
 	}
@@ -1790,6 +1913,7 @@ const (
 	BuildAttrEnv             = "status.env"
 	BuildAttrNetwork         = "status.network"
 	BuildAttrAddons          = "status.addons"
+	BuildAttrPreview         = "status.preview"
 	BuildAttrReason          = "status.reason"
 	BuildAttrMessage         = "status.message"
 	BuildAttrHint            = "status.hint"
@@ -1881,6 +2005,7 @@ var BuildKind = &schema.Kind{
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},
 		{Path: "status.network", Number: 16, Type: "component network", Doc: "Network found in the source's app.toml."},
 		{Path: "status.addons", Number: 17, Type: "list of component addon_request", Doc: "Addons found in the source's app.toml."},
+		{Path: "status.preview", Number: 19, Type: "component preview_settings", Doc: "What the source's app.toml says about previews."},
 		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "policy", "lease", "internal"}},
 		{Path: "status.message", Number: 7, Type: "string", Doc: "Reason of its failure."},
 		{Path: "status.hint", Number: 8, Type: "string", Doc: "Advice for the user."},
@@ -1935,6 +2060,8 @@ type DeploymentSpec struct {
 	// Percentage of the requests that the new version gets, beside the active one; 0: all.
 	// (default 0)
 	Canary int64 `cbor:"9,keyasint" json:"canary"`
+	// The preview whose version it rolls out; absent: it changes what the app's hosts get.
+	Preview *PreviewRequest `cbor:"10,keyasint,omitempty" json:"preview,omitempty"`
 	// Reason that the user gave.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 	// Identity of the caller.
@@ -1983,6 +2110,9 @@ func (x *DeploymentSpec) ValidateFields(v *schema.Validator) {
 	}
 	schema.CheckMin(v, "canary", x.Canary, 0)
 	schema.CheckMax(v, "canary", x.Canary, 99)
+	if x.Preview != nil {
+		v.In("preview", x.Preview)
+	}
 	if x.Message != "" {
 		v.MaxLen("message", len(x.Message), 1024)
 	}
@@ -2001,6 +2131,8 @@ type DeploymentStatus struct {
 	Version id.AppVersion `cbor:"3,keyasint,omitempty" json:"version,omitempty"`
 	// The version that served before.
 	Previous id.AppVersion `cbor:"4,keyasint,omitempty" json:"previous,omitempty"`
+	// For a preview that it replaces: what that was.
+	PreviousShare *TrafficShare `cbor:"11,keyasint,omitempty" json:"previous_share,omitempty"`
 	// Its failure.
 	Failure *Failure `cbor:"5,keyasint,omitempty" json:"failure,omitempty"`
 	// Pools of the version that served before that gave up sandboxes for the new one: no node
@@ -2051,6 +2183,9 @@ func (x *DeploymentStatus) ValidateFields(v *schema.Validator) {
 	if x.Previous != "" {
 		v.Ref("previous", string(x.Previous))
 	}
+	if x.PreviousShare != nil {
+		v.In("previous_share", x.PreviousShare)
+	}
 	if x.Failure != nil {
 		v.In("failure", x.Failure)
 	}
@@ -2061,25 +2196,27 @@ func (x *DeploymentStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of Deployment.
 const (
-	DeploymentAttrApp         = "spec.app"
-	DeploymentAttrKind        = "spec.kind"
-	DeploymentAttrBuild       = "spec.build"
-	DeploymentAttrTarget      = "spec.target"
-	DeploymentAttrCancel      = "spec.cancel"
-	DeploymentAttrCanary      = "spec.canary"
-	DeploymentAttrMessage     = "spec.message"
-	DeploymentAttrRequestedBy = "spec.requested_by"
-	DeploymentAttrGit         = "spec.git"
-	DeploymentAttrPhase       = "status.phase"
-	DeploymentAttrSteps       = "status.steps"
-	DeploymentAttrVersion     = "status.version"
-	DeploymentAttrPrevious    = "status.previous"
-	DeploymentAttrFailure     = "status.failure"
-	DeploymentAttrYielded     = "status.yielded"
-	DeploymentAttrYieldedAt   = "status.yielded_at"
-	DeploymentAttrURL         = "status.url"
-	DeploymentAttrStartedAt   = "status.started_at"
-	DeploymentAttrEndedAt     = "status.ended_at"
+	DeploymentAttrApp           = "spec.app"
+	DeploymentAttrKind          = "spec.kind"
+	DeploymentAttrBuild         = "spec.build"
+	DeploymentAttrTarget        = "spec.target"
+	DeploymentAttrCancel        = "spec.cancel"
+	DeploymentAttrCanary        = "spec.canary"
+	DeploymentAttrPreview       = "spec.preview"
+	DeploymentAttrMessage       = "spec.message"
+	DeploymentAttrRequestedBy   = "spec.requested_by"
+	DeploymentAttrGit           = "spec.git"
+	DeploymentAttrPhase         = "status.phase"
+	DeploymentAttrSteps         = "status.steps"
+	DeploymentAttrVersion       = "status.version"
+	DeploymentAttrPrevious      = "status.previous"
+	DeploymentAttrPreviousShare = "status.previous_share"
+	DeploymentAttrFailure       = "status.failure"
+	DeploymentAttrYielded       = "status.yielded"
+	DeploymentAttrYieldedAt     = "status.yielded_at"
+	DeploymentAttrURL           = "status.url"
+	DeploymentAttrStartedAt     = "status.started_at"
+	DeploymentAttrEndedAt       = "status.ended_at"
 )
 
 // NewDeployment returns a deployment with every default applied.
@@ -2158,6 +2295,7 @@ var DeploymentKind = &schema.Kind{
 		{Path: "spec.target", Number: 4, Type: "ref app_version", Doc: "For rollback and restart: the version."},
 		{Path: "spec.cancel", Number: 5, Type: "bool", Doc: "The user cancelled it; the active version keeps serving.", Default: "false"},
 		{Path: "spec.canary", Number: 9, Type: "int", Doc: "Percentage of the requests that the new version gets, beside the active one; 0: all.", Default: "0"},
+		{Path: "spec.preview", Number: 10, Type: "component preview_request", Doc: "The preview whose version it rolls out; absent: it changes what the app's hosts get."},
 		{Path: "spec.message", Number: 6, Type: "string", Doc: "Reason that the user gave."},
 		{Path: "spec.requested_by", Number: 7, Type: "string", Doc: "Identity of the caller."},
 		{Path: "spec.git", Number: 8, Type: "component git_info", Doc: "Source."},
@@ -2165,6 +2303,7 @@ var DeploymentKind = &schema.Kind{
 		{Path: "status.steps", Number: 2, Type: "list of component step", Doc: "Its steps, in order."},
 		{Path: "status.version", Number: 3, Type: "ref app_version", Doc: "The version it rolls out."},
 		{Path: "status.previous", Number: 4, Type: "ref app_version", Doc: "The version that served before."},
+		{Path: "status.previous_share", Number: 11, Type: "component traffic_share", Doc: "For a preview that it replaces: what that was."},
 		{Path: "status.failure", Number: 5, Type: "component failure", Doc: "Its failure."},
 		{Path: "status.yielded", Number: 9, Type: "list of component yielded_pool", Doc: "Pools of the version that served before that gave up sandboxes for the new one: no node had room for both, or both write to a disk."},
 		{Path: "status.yielded_at", Number: 10, Type: "time", Doc: "Time at which the last of them gave up a sandbox."},
@@ -3001,6 +3140,9 @@ type RouteSpec struct {
 	FromSource bool `cbor:"7,keyasint" json:"from_source"`
 	// Names of the settings that app.toml of its app states.
 	SourceSettings []string `cbor:"8,keyasint,omitempty" json:"source_settings,omitempty"`
+	// Name of the preview of the app to which the host belongs; absent: it leads to the
+	// versions that the app's hosts get.
+	Preview string `cbor:"9,keyasint,omitempty" json:"preview,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -3075,6 +3217,7 @@ const (
 	RouteAttrSettings       = "spec.settings"
 	RouteAttrFromSource     = "spec.from_source"
 	RouteAttrSourceSettings = "spec.source_settings"
+	RouteAttrPreview        = "spec.preview"
 )
 
 // NewRoute returns a route with every default applied.
@@ -3146,6 +3289,7 @@ var RouteKind = &schema.Kind{
 		{Path: "spec.settings", Number: 6, Type: "component route_settings", Doc: "What the ingress does with its requests; absent: nothing."},
 		{Path: "spec.from_source", Number: 7, Type: "bool", Doc: "A deployment made it; one whose app.toml lacks it deletes it.", Default: "false"},
 		{Path: "spec.source_settings", Number: 8, Type: "list of string", Doc: "Names of the settings that app.toml of its app states."},
+		{Path: "spec.preview", Number: 9, Type: "string", Doc: "Name of the preview of the app to which the host belongs; absent: it leads to the versions that the app's hosts get."},
 	},
 	Columns: []schema.Column{
 		{Title: "HOST", Value: func(obj schema.Object, _ time.Time) string {

@@ -70,6 +70,36 @@ func (s *AppStatus) Canary() id.AppVersion {
 	return ""
 }
 
+// Preview returns the share of a preview, nil if there is none of that name.
+func (s *AppStatus) Preview(name string) *TrafficShare {
+	i := slices.IndexFunc(s.Traffic, func(t TrafficShare) bool { return t.Preview == name })
+	if i < 0 || name == "" {
+		return nil
+	}
+	return &s.Traffic[i]
+}
+
+// Previews returns the shares of previews.
+func (s *AppStatus) Previews() []TrafficShare {
+	return slices.DeleteFunc(slices.Clone(s.Shares()), func(t TrafficShare) bool { return t.Preview == "" })
+}
+
+// SetPreview adds the share of a preview, or replaces the one of that name.
+func (s *AppStatus) SetPreview(share TrafficShare) {
+	shares := slices.Clone(s.Shares())
+	if i := slices.IndexFunc(shares, func(t TrafficShare) bool { return t.Preview == share.Preview }); i >= 0 {
+		shares[i] = share
+	} else {
+		shares = append(shares, share)
+	}
+	s.set(shares)
+}
+
+// EndPreview takes the share of a preview away.
+func (s *AppStatus) EndPreview(name string) {
+	s.set(slices.DeleteFunc(slices.Clone(s.Shares()), func(t TrafficShare) bool { return t.Preview == name && name != "" }))
+}
+
 // set replaces the list, and the references that keep its versions from being deleted.
 func (s *AppStatus) set(shares []TrafficShare) {
 	s.Traffic, s.ActiveVersion = shares, ""

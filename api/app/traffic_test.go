@@ -34,11 +34,25 @@ func TestTraffic(t *testing.T) {
 	check("tried", "ver-1", "ver-2", []int64{90, 10}, "ver-1", "ver-2")
 	s.Try("ver-3", 99)
 	check("another one", "ver-1", "ver-3", []int64{1, 99}, "ver-1", "ver-3")
-	s.Traffic = append(s.Traffic, TrafficShare{Version: "ver-9", Host: "old.example"})
+	s.Traffic = append(s.Traffic, TrafficShare{Version: "ver-9", Preview: "old", Host: "old.example"})
 	s.Activate("ver-3")
 	check("promoted", "ver-3", "", []int64{100, 0}, "ver-3", "ver-9")
 	s.Activate("")
 	check("none", "", "", []int64{0}, "ver-9")
+	s.SetPreview(TrafficShare{Version: "ver-8", Preview: "new", Host: "new.example"})
+	s.SetPreview(TrafficShare{Version: "ver-7", Preview: "old", Host: "old.example"})
+	s.Activate("ver-4")
+	s.Try("ver-5", 20)
+	check("with previews", "ver-4", "ver-5", []int64{80, 20, 0, 0}, "ver-4", "ver-5", "ver-7", "ver-8")
+	if p := s.Preview("new"); p == nil || p.Version != "ver-8" || len(s.Previews()) != 2 {
+		t.Errorf("previews: %+v", s.Previews())
+	}
+	s.EndPreview("old")
+	s.EndPreview("")
+	check("a preview ended", "ver-4", "ver-5", []int64{80, 20, 0}, "ver-4", "ver-5", "ver-8")
+	if s.Preview("old") != nil || s.Preview("") != nil {
+		t.Error("a preview that ended is there")
+	}
 	if s.ActiveVersion != "" {
 		t.Errorf("what the earlier server wrote stays: %q", s.ActiveVersion)
 	}

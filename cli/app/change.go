@@ -20,6 +20,7 @@ type changeOptions struct {
 	message string
 	detach  bool
 	to      string
+	preview string
 	yes     bool
 }
 
@@ -53,19 +54,24 @@ func newPromote(e *command.Env) *cobra.Command {
 	o := &changeOptions{appOptions: appOptions{Env: e}}
 	cmd := &cobra.Command{
 		Use:   "promote [APP]",
-		Short: "Give all requests to the version that was deployed with --canary",
+		Short: "Give all requests to the version that was deployed with --canary, or as a preview",
 		Long: `Gives all requests to the version that a deployment with --canary gave a share of them. Until then r app rollback takes
-that share from it again.`,
+that share from it again.
+
+With --preview it rolls out the version of a preview, without a build: with the app's disks, environment and scale, and
+after its release command. The preview stays until it ends.`,
+		Example:           "  r app promote\n  r app promote shop --preview pr-12",
 		Args:              command.Args(0, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.roll(cmd.Context(), args, func(ctx context.Context, c app.AppsClient, name string) (*app.DeploymentResponse, error) {
-				return c.Promote(ctx, &app.PromoteRequest{Project: o.Project(), App: name, Message: o.message})
+				return c.Promote(ctx, &app.PromoteRequest{Project: o.Project(), App: name, Message: o.message, Preview: o.preview})
 			})
 		},
 	}
 	o.addApp(cmd)
 	o.addRollout(cmd)
+	cmd.Flags().StringVar(&o.preview, "preview", "", "preview whose version becomes the active one; default: the version with a share")
 	return cmd
 }
 

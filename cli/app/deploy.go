@@ -32,8 +32,9 @@ type deployOptions struct {
 	detach  bool
 	plan    bool
 	canary  int64
-	image   string // deployed in place of a source
-	branch  string // of a repository that was cloned
+	preview app.PreviewRequest // no name: none
+	image   string             // deployed in place of a source
+	branch  string             // of a repository that was cloned
 	// Of a workspace whose lock file is above it: the folder that is uploaded, and dir below it. Else empty.
 	root, folder string
 }
@@ -54,9 +55,13 @@ SOURCE is a folder (default: this one), or a Git repository, as URL or URL#REF:F
 hash. The repository is cloned by the git of this machine, with its credentials. --image deploys an image that is built
 already, with the app.toml of this folder, if there is one.
 
+--preview makes the new version a preview: it has a host of its own and gets none of the requests to the app's hosts, which
+stay as they are. Another deployment of the same name replaces it, and it ends --ttl after the last one. r app promote
+--preview makes its version the active one.
+
 The server runs the deployment: Ctrl-C only stops watching it. Exit codes: 3 the build failed, 4 the new version was not
 healthy, 5 another deployment of the app is running.`,
-		Example: "  r deploy\n  r app deploy --dir services/shop --app shop --message 'new cart'\n  r deploy --canary 10\n  r deploy --plan\n" +
+		Example: "  r deploy\n  r app deploy --dir services/shop --app shop --message 'new cart'\n  r deploy --canary 10\n  r deploy --preview pr-12 --ttl 24h\n  r deploy --plan\n" +
 			"  r deploy https://github.com/example/shop#v1.2\n  r deploy --image registry.example.com/shop:1.2",
 		Args: command.Args(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,6 +73,9 @@ healthy, 5 another deployment of the app is running.`,
 			}
 			if cmd.Flags().Changed("canary") && (o.canary < 1 || o.canary > 99) {
 				return exit.Usagef("--canary is %d, but must be a percentage from 1 to 99", o.canary)
+			}
+			if err := o.checkPreview(cmd); err != nil {
+				return err
 			}
 			remove, err := o.fetch(cmd.Context(), args)
 			if err != nil {
@@ -86,6 +94,9 @@ healthy, 5 another deployment of the app is running.`,
 	f.StringVar(&o.stack, "stack", "", stackFlag)
 	f.BoolVar(&o.detach, "detach", false, "return without waiting for the end of the rollout")
 	f.Int64Var(&o.canary, "canary", 0, "percentage of the requests that the new version gets, until r app promote or r app rollback (default all)")
+	f.StringVar(&o.preview.Name, "preview", "", "make the new version a preview of this name, with a host of its own")
+	f.DurationVar(&o.preview.TTL, "ttl", app.DefaultPreviewTTL, "with --preview: time after which it ends")
+	f.StringVar(&o.preview.Host, "host", "", "with --preview: its host (default NAME--APP below the ingress's local domain)")
 	f.BoolVar(&o.plan, "plan", false, "only show how the source would be built")
 	return cmd
 }
@@ -127,6 +138,9 @@ func (o *deployOptions) run(ctx context.Context) error {
 	if o.canary > 0 {
 		req.Canary = &o.canary
 	}
+	if o.preview.Name != "" {
+		req.Preview = &o.preview
+	}
 	resp, err := client.Deploy(ctx, req)
 	if err != nil {
 		return err
@@ -139,6 +153,26 @@ func (o *deployOptions) run(ctx context.Context) error {
 		return err
 	}
 	return rollout.Finish(ctx, o.Env, v, name, d, o.detach)
+}
+
+// checkPreview returns a usage error for flags of a preview that do not fit.
+func (o *deployOptions) checkPreview(cmd *cobra.Command) error {
+	flags := cmd.Flags()
+	switch {
+	case !flags.Changed("preview"):
+		for _, name := range []string{"ttl", "host"} {
+			if flags.Changed(name) {
+				return exit.Usagef("--%s is for a preview: give --preview NAME too", name)
+			}
+		}
+		return nil
+	case o.canary > 0:
+		return exit.Usagef("--preview gets no requests to the app's hosts, --canary a share of them: give one of them")
+	}
+	if err := o.preview.Validate(); err != nil {
+		return exit.With(exit.Usage, errs.Wrap(err, "--preview"))
+	}
+	return nil
 }
 
 // sourceError gives mistakes in the source the exit code of a failed build.

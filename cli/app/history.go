@@ -98,12 +98,16 @@ func (o *historyOptions) row(h entry) []string {
 	if d.Status.StartedAt != nil && d.Status.EndedAt != nil {
 		took = d.Status.EndedAt.Sub(*d.Status.StartedAt).Round(100 * time.Millisecond).String()
 	}
+	kind := string(d.Spec.Kind)
+	if p := d.Spec.Preview; p != nil {
+		kind = "preview " + p.Name
+	}
 	message := d.Spec.Message
 	if f := d.Status.Failure; f != nil {
 		message = strings.TrimSpace(message + " (" + string(f.Reason) + ": " + f.Message + ")")
 	}
 	return []string{
-		h.Version, serves, string(d.Spec.Kind), paintPhase(o.Console, string(d.Status.Phase)), schema.CellAge(d.CreatedAt, now()), took,
+		h.Version, serves, kind, paintPhase(o.Console, string(d.Status.Phase)), schema.CellAge(d.CreatedAt, now()), took,
 		d.Spec.RequestedBy, gitText(d.Spec.Git), message,
 	}
 }

@@ -100,12 +100,10 @@ func summaries(ctx context.Context, e *command.Env) ([]*summary, error) {
 	list := []*summary{}
 	for _, a := range apps {
 		s := &summary{Name: a.Name, ID: string(a.ID)}
-		if a.Status.Active() != "" {
-			s.Version, s.Traffic = versionName(number[a.Status.Active()]), shares(a, number)
-		}
+		s.Version, s.Traffic = versionName(number[a.Status.Active()]), shares(a, number)
 		var ready, want int64
 		for _, p := range pools {
-			if p.Spec.AppVersion != "" && a.Status.Serves(p.Spec.AppVersion) {
+			if p.Spec.AppVersion != "" && a.Status.Serves(p.Spec.AppVersion) && !isPreview(a, p.Spec.AppVersion) {
 				ready += p.Status.Ready
 				want += p.Wanted()
 			}
@@ -122,7 +120,7 @@ func summaries(ctx context.Context, e *command.Env) ([]*summary, error) {
 			}
 		}
 		for _, r := range routes {
-			if r.Spec.App == a.GetID() {
+			if r.Spec.App == a.GetID() && r.Spec.Preview == "" {
 				s.Hosts = append(s.Hosts, strings.TrimSuffix(r.Spec.Host+r.Spec.Path, "/"))
 			}
 		}
@@ -132,16 +130,21 @@ func summaries(ctx context.Context, e *command.Env) ([]*summary, error) {
 	return list, nil
 }
 
+// isPreview reports whether a version gets only the requests to the host of a preview.
+func isPreview(a *app.App, v id.AppVersion) bool {
+	return slices.ContainsFunc(a.Status.Previews(), func(t app.TrafficShare) bool { return t.Version == v })
+}
+
 // shares returns the shares of the requests that versions have, "v1 90%"; nil if one has all.
 func shares(a *app.App, number map[id.AppVersion]int64) []string {
-	if len(a.Status.Traffic) < 2 {
+	if len(a.Status.Traffic) < 2 && len(a.Status.Previews()) == 0 {
 		return nil
 	}
 	var all []string
 	for _, t := range a.Status.Traffic {
 		share := versionName(number[t.Version]) + " " + strconv.FormatInt(t.Weight, 10) + "%"
-		if t.Host != "" {
-			share = versionName(number[t.Version]) + " at " + t.Host
+		if t.Preview != "" {
+			share = versionName(number[t.Version]) + " preview " + t.Preview
 		}
 		all = append(all, share)
 	}
@@ -219,7 +222,7 @@ func load(ctx context.Context, e *command.Env, name string) (*detail, error) {
 			return nil, err
 		}
 	}
-	if len(a.Status.Traffic) > 1 {
+	if len(a.Status.Traffic) > 1 || len(a.Status.Previews()) > 0 {
 		number := map[id.AppVersion]int64{}
 		for _, vid := range a.Status.Versions() {
 			v, err := entity.Get[app.AppVersion](ctx, store, vid)

@@ -64,7 +64,17 @@ func (d *detail) printStatus(e *command.Env) {
 	if d.URL != "" && d.App.Status.Active() != "" {
 		line("url", "%s", e.Paint(console.Cyan, d.URL))
 	}
+	for _, p := range d.App.Status.Previews() {
+		text := p.Preview + " at " + e.Paint(console.Cyan, p.Host)
+		if p.ExpiresAt != nil {
+			text += ", ends in " + schema.CellAge(now(), *p.ExpiresAt)
+		}
+		line("preview", "%s", text)
+	}
 	for _, r := range d.Routes {
+		if r.Spec.Preview != "" {
+			continue
+		}
 		line("route", "%s%s → %s", r.Spec.Host, r.Spec.Path, r.Spec.Service)
 	}
 	if dep := d.Deployment; dep != nil && !dep.Status.Phase.Ended() {

@@ -210,6 +210,9 @@ func URLs(ctx context.Context, e *command.Env, d *app.Deployment) []string {
 	if d.Status.URL != "" {
 		urls = append(urls, d.Status.URL)
 	}
+	if d.Spec.Preview != nil {
+		return urls
+	}
 	routes, _, err := command.All[app.Route](ctx, e, entity.Query{Index: []entity.IndexMatch{{
 		Attr: app.RouteAttrApp, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(d.Spec.App)),
 	}}})
@@ -223,7 +226,7 @@ func URLs(ctx context.Context, e *command.Env, d *app.Deployment) []string {
 		}
 	}
 	for _, r := range routes {
-		if r.Spec.Host != "*" {
+		if r.Spec.Host != "*" && r.Spec.Preview == "" {
 			if u := "http://" + r.Spec.Host + port + r.Spec.Path; !slices.Contains(urls, u) {
 				urls = append(urls, u)
 			}

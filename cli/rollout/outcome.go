@@ -116,7 +116,11 @@ func (o Outcome) success(c *console.Console) {
 	if d.Status.StartedAt != nil && d.Status.EndedAt != nil {
 		total = " in " + short(d.Status.EndedAt.Sub(*d.Status.StartedAt))
 	}
-	c.Printf("%s %s serves%s", c.Paint(console.Bold, o.App), cmp.Or(o.Version, string(d.Status.Version)), total)
+	what := ""
+	if p := d.Spec.Preview; p != nil {
+		what = " as preview " + p.Name
+	}
+	c.Printf("%s %s serves%s%s", c.Paint(console.Bold, o.App), cmp.Or(o.Version, string(d.Status.Version)), what, total)
 	if len(times) > 0 && !c.Quiet {
 		c.Printf(" %s", c.Paint(console.Dim, "("+strings.Join(times, ", ")+")"))
 	}
@@ -136,7 +140,8 @@ func (o Outcome) warn(c *console.Console) {
 
 // explain returns all details of the failure of a deployment.
 func (o Outcome) explain(c *console.Console) []string {
-	f := o.Status.Failure
+	d := o.Deployment
+	f := d.Status.Failure
 	if f == nil {
 		f = &app.Failure{Reason: app.FailureReasonInternal, Message: "the server gave no reason"}
 	}
@@ -172,9 +177,12 @@ func (o Outcome) explain(c *console.Console) []string {
 	if f.Hint != "" {
 		lines = append(lines, c.Paint(console.Yellow, "hint:")+" "+strings.ReplaceAll(f.Hint, "\n", "\n  "))
 	}
-	if o.Previous != "" {
+	switch {
+	case o.Previous != "":
 		lines = append(lines, o.Previous+" keeps serving")
-	} else {
+	case d.Spec.Preview != nil:
+		lines = append(lines, "the app's hosts get what they got before")
+	default:
 		lines = append(lines, o.App+" has no active version")
 	}
 	return lines

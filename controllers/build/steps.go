@@ -128,6 +128,10 @@ func (r *Reconciler) show(ctx context.Context, b *app.Build, plan *stack.Plan, l
 
 func setPlan(b *app.Build, plan *stack.Plan) {
 	b.Status.Plan, b.Status.PlanSteps, b.Status.Warnings, b.Status.Release = plan.Stack, plan.Reasons, plan.Warnings, plan.Release
+	b.Status.Preview = nil
+	if p := plan.Preview; p != nil {
+		b.Status.Preview = &app.PreviewSettings{Release: p.Release, Services: p.Services, Env: p.Env}
+	}
 }
 
 // offer adds to the failure of a folder's own Dockerfile how the folder can be built without it.

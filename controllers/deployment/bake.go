@@ -28,7 +28,7 @@ func (r *rollout) bake(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		failure.Message += " after it had the traffic"
-		if r.app.Status.Active() != "" {
+		if r.dep.Status.Previous != "" {
 			failure.Message += "; the version before serves again"
 		}
 		return 0, r.fail(ctx, *failure)
@@ -57,6 +57,10 @@ func (r *rollout) takeBack(ctx context.Context) error {
 			return fmt.Errorf("the version before: %w", entity.AsConflict(err))
 		}
 		r.app.Spec.Env, r.app.Spec.Secrets = prev.Spec.Env, prev.Spec.Secrets
+	}
+	if p := r.preview(); p != nil {
+		r.restorePreview(p)
+		return nil
 	}
 	r.app.Status.Activate(r.dep.Status.Previous)
 	return nil

@@ -70,8 +70,10 @@ type Reconciler struct {
 	Drainer   Drainer       // nil: there is no ingress to wait for
 	Logger    *slog.Logger
 	// URL returns the URL of an app, "" if it has none.
-	URL    func(a *app.App) string
-	Routes Routes // nil: a source can ask for none
+	URL func(a *app.App) string
+	// HostURL returns the URL of the host of a preview; nil: it has none.
+	HostURL func(host string) string
+	Routes  Routes // nil: a source can ask for none
 	// Admit returns the error with which Store would refuse operations; nil: there
 	// are no quotas.
 	Admit func(ctx context.Context, ops []entity.Op) error
@@ -355,7 +357,9 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 	if r.app.Status.ActiveDeployment == r.dep.GetID() {
 		r.app.Status.ActiveDeployment = ""
 	}
-	r.app.Status.LastDeployment = r.dep.GetID()
+	if r.preview() == nil {
+		r.app.Status.LastDeployment = r.dep.GetID()
+	}
 	op, err := entity.UpdateStatusOp(r.app)
 	if err != nil {
 		return err
@@ -413,7 +417,7 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 // got all requests and held. A rollback chooses no other version.
 func (r *rollout) served(ctx context.Context, phase app.DeploymentPhase) ([]entity.Op, error) {
 	tried := r.dep.Spec.Canary > 0 && r.app.Status.Active() != r.dep.Status.Version
-	if phase != app.DeploymentPhaseSucceeded || tried {
+	if phase != app.DeploymentPhaseSucceeded || tried || r.preview() != nil {
 		return nil, nil
 	}
 	ver, err := entity.Get[app.AppVersion](ctx, r.Store, r.dep.Status.Version)

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,11 +18,10 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
-	"miren.dev/runtime/api/id"
-	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/controllers/apppreview"
 	"miren.dev/runtime/controllers/build"
 	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/controllers/kit"
@@ -115,7 +113,10 @@ func (e *env) control(s entity.Store) (stop func()) {
 	}, Default: policy.Default, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Bake: e.bake, Now: e.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
 	deps.Store = kittest.Hold(e, &slowList{e.quotas, e}, deps.Controller())
-	deps.Routes = &routes.Service{Store: deps.Store}
+	deps.Routes = &routes.Service{Store: deps.Store, LocalDomains: []string{"localhost"}}
+	deps.HostURL = func(host string) string { return "http://" + host + *e.port.Load() + "/" }
+	ends := &apppreview.Reconciler{Logger: e.logger, Now: e.now}
+	ends.Store = kittest.Hold(e, s, ends.Controller())
 	pools := &pool.Reconciler{Logger: e.logger, Now: e.now}
 	pools.Store = kittest.Hold(e, e.quotas, pools.Controller())
 	schedules := &scheduler.Reconciler{Logger: e.logger}
@@ -123,7 +124,7 @@ func (e *env) control(s entity.Store) (stop func()) {
 	keeper := &retention.Reconciler{Logger: e.logger, Now: e.now, Config: e.retained}
 	keeper.Store = kittest.Hold(e, s, keeper.Controller())
 	all := []kit.Controller{
-		builds.Controller(), deps.Controller(), pools.Controller(), schedules.Controller(), keeper.Controller(),
+		builds.Controller(), deps.Controller(), ends.Controller(), pools.Controller(), schedules.Controller(), keeper.Controller(),
 		{Name: "sandbox", Kind: sandbox.SandboxKind, Reconcile: (&node{e, s}).Reconcile, Workers: 4},
 		{Name: "disk", Kind: disk.DiskKind, Reconcile: (&node{e, s}).disk},
 	}
@@ -350,7 +351,8 @@ func (e *env) source(how string, services ...string) string {
 			top = fmt.Sprintf("release = [%q]\n", sim)
 			continue
 		}
-		if format := map[string]string{"network": "[network]\negress = %q\n", "route": "[routes.%q]\ntimeout = \"30s\"\n"}[name]; format != "" {
+		if format := map[string]string{"network": "[network]\negress = %q\n", "route": "[routes.%q]\ntimeout = \"30s\"\n",
+			"preview": "[preview.env]\nMAIL = %q\n", "addon": "[addons]\ndb = %q\n"}[name]; format != "" {
 			fmt.Fprintf(&b, format, sim)
 			continue
 		}
@@ -409,40 +411,6 @@ func (b *builder) Build(ctx context.Context, req buildkit.Request, _ func(buildl
 		panic("index out of range")
 	}
 	return &buildkit.Result{Image: "runtime.local/x@sha256:" + strings.Repeat("0", 64)}, nil
-}
-
-// drainer simulates the ingress.
-type drainer struct {
-	mu       sync.Mutex
-	away     bool
-	down     bool // no ingress runs
-	inflight map[schema.ID]int64
-	asked    int
-}
-
-func (d *drainer) set(v id.AppVersion, n int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.inflight[schema.ID(v)] = n
-}
-
-func (d *drainer) Synced(context.Context, schema.Revision) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.asked++
-	if d.down {
-		return errs.New(errs.Unavailable, "ask ingress: %w", syscall.ECONNREFUSED)
-	}
-	if d.away {
-		return errs.New(errs.Unavailable, "ingress is away")
-	}
-	return nil
-}
-
-func (d *drainer) Inflight(_ context.Context, v schema.ID) (ingress.Inflight, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return ingress.Inflight{Version: v, Total: d.inflight[v]}, nil
 }
 
 // The helpers below are the vocabulary of the tests.

@@ -55,8 +55,8 @@ func (r *rollout) assessReadiness(ctx context.Context, ver *app.AppVersion) (*re
 	st := &readiness{again: poll}
 	ready := 0
 	var waiting []string
-	for i := range ver.Spec.Services {
-		svc := &ver.Spec.Services[i]
+	services := apps.Services(ver)
+	for _, svc := range services {
 		k := slices.IndexFunc(pools, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == svc.Name })
 		switch {
 		case k < 0 && writes(svc):
@@ -83,9 +83,9 @@ func (r *rollout) assessReadiness(ctx context.Context, ver *app.AppVersion) (*re
 			waiting = append(waiting, svc.Name+": "+sv.message)
 		}
 	}
-	st.ready = ready == len(ver.Spec.Services)
-	st.readySoFar = ready+len(st.missing)+len(st.writing) == len(ver.Spec.Services)
-	st.message = fmt.Sprintf("v%d: %d of %d services ready", ver.Spec.Number, ready, len(ver.Spec.Services))
+	st.ready = ready == len(services)
+	st.readySoFar = ready+len(st.missing)+len(st.writing) == len(services)
+	st.message = fmt.Sprintf("v%d: %d of %d services ready", ver.Spec.Number, ready, len(services))
 	if len(waiting) > 0 {
 		st.message += "; " + strings.Join(waiting, "; ")
 	}

@@ -17,10 +17,17 @@ import (
 const releaseStep = "release"
 
 // releases reports whether the release command of a version runs: its database schema may change with new source,
-// and a new environment may name another database. An earlier version's command has run already.
+// and a new environment may name another database. An earlier version's command has run already. A preview may share its
+// database with the active version, so its command runs when the preview is promoted, and before only if app.toml says so.
 func (r *rollout) releases(spec *app.AppVersionSpec) bool {
-	kind := r.dep.Spec.Kind
-	return len(spec.Release) > 0 && (kind == app.RolloutKindDeploy || kind == app.RolloutKindConfig)
+	if spec.Preview != "" && (spec.PreviewSettings == nil || !spec.PreviewSettings.Release) {
+		return false
+	}
+	switch r.dep.Spec.Kind {
+	case app.RolloutKindDeploy, app.RolloutKindConfig, app.RolloutKindPromote:
+		return len(spec.Release) > 0
+	}
+	return false
 }
 
 // beginRelease enters the step, and returns the operation that creates the sandbox. It goes into the transaction

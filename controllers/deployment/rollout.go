@@ -41,6 +41,15 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 		}
 		r.dep.Status.Steps = append(r.dep.Status.Steps, app.Step{Name: s, State: app.StepStatePending})
 	}
+	if p := r.preview(); p != nil {
+		if failure, err := r.beginPreview(ctx, p); failure != nil || err != nil {
+			if err == nil {
+				r.step("build", "")
+				err = r.fail(ctx, *failure)
+			}
+			return 0, err
+		}
+	}
 	if r.dep.Spec.Kind == app.RolloutKindDeploy {
 		r.step("build", "waiting for the builder")
 		return poll, r.enter(ctx, app.DeploymentPhaseBuilding)
@@ -57,6 +66,9 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 		if !r.app.Status.Serves(src.GetID()) {
 			return 0, r.fail(ctx, app.Failure{Reason: app.FailureReasonImage, Message: fmt.Sprintf("v%d does not serve any more", src.Spec.Number),
 				Hint: fmt.Sprintf("`r app status %s` shows what does", r.app.Name)})
+		}
+		if src.Spec.Preview != "" {
+			return r.createVersion(ctx, r.promoted(src))
 		}
 		r.dep.Status.Version = src.GetID()
 		r.step("start", fmt.Sprintf("v%d", src.Spec.Number))
@@ -101,6 +113,9 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
+		if p := r.preview(); p != nil {
+			return r.createPreview(ctx, p, b, network)
+		}
 		// Their variables must be in the app's environment before the version copies it.
 		if waits, err := addons.Ensure(ctx, r.Store, r.app, b.Status.Addons); waits != "" || err != nil {
 			if err == nil {
@@ -108,11 +123,7 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 			}
 			return poll, err
 		}
-		return r.createVersion(ctx, app.AppVersionSpec{
-			Network: network,
-			App:     r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks, Routes: b.Status.Routes,
-			SourceEnv: b.Status.Env, Release: b.Status.Release, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
-		})
+		return r.createVersion(ctx, r.built(b, network))
 	case app.BuildPhaseFailed:
 		return 0, r.fail(ctx, app.Failure{
 			Reason: cmp.Or(b.Status.Reason, app.FailureReasonBuild), Message: cmp.Or(b.Status.Message, "the build failed"),
@@ -125,6 +136,15 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 		return poll, r.report(ctx, b.Status.Plan)
 	}
 	return poll, nil
+}
+
+// built returns the version that a build makes.
+func (r *rollout) built(b *app.Build, network *app.Network) app.AppVersionSpec {
+	return app.AppVersionSpec{
+		Network: network,
+		App:     r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services, Tasks: b.Status.Tasks, Routes: b.Status.Routes,
+		SourceEnv: b.Status.Env, Release: b.Status.Release, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
+	}
 }
 
 // network returns the network of a new version: what its source says. What that does not say about
@@ -158,7 +178,7 @@ func pointers[T any](list []T) []*T {
 // createVersion numbers and stores the version and enters the next phase in one
 // transaction.
 func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (time.Duration, error) {
-	beside := slices.DeleteFunc(pointers(spec.Services), writes) // the others replace sandboxes
+	beside := slices.DeleteFunc(apps.Services(&app.AppVersion{Spec: spec}), writes) // the others replace sandboxes
 	if k := slices.IndexFunc(pointers(spec.Services), writes); k >= 0 && r.dep.Spec.Canary > 0 && r.app.Status.Active() != "" {
 		r.step("start", "")
 		return 0, r.fail(ctx, app.Failure{Reason: app.FailureReasonVolume, Service: spec.Services[k].Name,
@@ -318,7 +338,7 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 // version has, and with at least one, which proves that the version starts.
 func (r *rollout) poolFor(ctx context.Context, ver *app.AppVersion, svc *app.Service) (*sandbox.SandboxPool, error) {
 	p := apps.PoolFor(r.app, ver, svc)
-	if p.Spec.Autoscale == nil || r.app.Status.Active() == "" || r.dep.Spec.Canary > 0 {
+	if p.Spec.Autoscale == nil || r.app.Status.Active() == "" || r.dep.Spec.Canary > 0 || r.preview() != nil {
 		return p, nil
 	}
 	all, err := apps.Pools(ctx, r.Store, r.app.GetID())
@@ -372,7 +392,15 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 		}
 		ops = append(ops, op)
 	}
-	if percent > 0 {
+	if p := r.preview(); p != nil {
+		failure, err := r.shiftPreview(ctx, p, ver)
+		if err != nil {
+			return 0, err
+		}
+		if failure != nil {
+			return 0, r.fail(ctx, *failure)
+		}
+	} else if percent > 0 {
 		r.app.Status.Try(ver.GetID(), percent)
 	} else {
 		r.app.Status.Activate(ver.GetID())
@@ -395,7 +423,9 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 		}
 		ops = append(ops, op)
 	}
-	if r.URL != nil {
+	if share := r.previewShare(); share != nil {
+		r.dep.Status.URL = r.hostURL(share.Host)
+	} else if r.URL != nil {
 		r.dep.Status.URL = r.URL(r.app)
 	}
 	if r.Bake <= 0 {

@@ -42,8 +42,8 @@ func (r *rollout) withRoomNote(message string) string {
 // did. If the new version never gets the traffic, scale restores the sandboxes.
 func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 	now := r.now()
-	if r.dep.Spec.Canary > 0 {
-		return false, nil // the active version keeps most of the requests
+	if r.dep.Spec.Canary > 0 || r.preview() != nil {
+		return false, nil // the active version keeps most of the requests, or all
 	}
 	if now.Sub(r.crowdedSince(r.stepStart("start"))) < crowdedFor || r.app.Status.Active() == "" {
 		return false, nil
@@ -142,9 +142,10 @@ func (r *rollout) scaleVersion(ctx context.Context, version id.AppVersion, pools
 		return nil, err
 	}
 	var ops []entity.Op
+	services := apps.Services(ver)
 	for _, p := range apps.PoolsOfVersion(pools, ver.GetID()) {
-		i := slices.IndexFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == p.Spec.Service })
-		if i < 0 || !apps.Rescale(p, r.app, &ver.Spec.Services[i]) && p.Spec.State == sandbox.PoolStateActive {
+		i := slices.IndexFunc(services, func(s *app.Service) bool { return s.Name == p.Spec.Service })
+		if i < 0 || !apps.Rescale(p, r.app, ver, services[i]) && p.Spec.State == sandbox.PoolStateActive {
 			continue
 		}
 		p.Spec.State = sandbox.PoolStateActive

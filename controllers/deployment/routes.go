@@ -12,12 +12,15 @@ import (
 type Routes interface {
 	CheckSource(ctx context.Context, a *app.App, list []app.SourceRoute) error
 	ApplySource(ctx context.Context, a *app.App, list []app.SourceRoute) error
+	// PreviewHost returns the host that a preview can have, ClaimPreview also makes its route.
+	PreviewHost(ctx context.Context, a *app.App, req *app.PreviewRequest) (string, error)
+	ClaimPreview(ctx context.Context, a *app.App, req *app.PreviewRequest) (string, error)
 }
 
 // checkRoutes returns an error with which the deployment ends, before anything
 // changes, if the version cannot have its routes.
 func (r *rollout) checkRoutes(ctx context.Context, spec *app.AppVersionSpec) (*app.Failure, error) {
-	if r.Routes == nil || len(spec.Routes) == 0 {
+	if r.Routes == nil || len(spec.Routes) == 0 || r.preview() != nil {
 		return nil, nil
 	}
 	return routesFailure(r.Routes.CheckSource(ctx, r.app, spec.Routes))

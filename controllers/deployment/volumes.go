@@ -32,8 +32,7 @@ func writes(svc *app.Service) bool {
 // are ready and no sandbox of another version writes to those of the services.
 func (r *rollout) startServices(ctx context.Context, ver *app.AppVersion, services []*app.Service) (time.Duration, error) {
 	found := map[string]*disk.Disk{}
-	for i := range ver.Spec.Services { // of all services, before any sandbox stops
-		svc := &ver.Spec.Services[i]
+	for _, svc := range apps.Services(ver) { // of all services, before any sandbox stops
 		for _, v := range svc.Volumes {
 			d, err := disks.Ensure(ctx, r.Store, r.app.Project, v.Disk, v.SizeBytes)
 			if err != nil && !errs.Is(err, errs.NotFound) {

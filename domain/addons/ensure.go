@@ -133,3 +133,28 @@ func makeFor(ctx context.Context, s entity.Store, a *app.App, w app.AddonRequest
 	}
 	return err
 }
+
+// Missing returns the names of those addons that an app asks for which are not attached to it.
+func Missing(ctx context.Context, r entity.Reader, a *app.App, wanted []app.AddonRequest) ([]string, error) {
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	all, err := AttachmentsOf(ctx, r, a.GetID())
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	for _, w := range wanted {
+		name := NameFor(a.Name, w.Name)
+		x, err := entity.ByName[addon.Addon](ctx, r, a.Project, name)
+		if err != nil && !errs.Is(err, errs.NotFound) {
+			return nil, err
+		}
+		if err != nil || !slices.ContainsFunc(all, func(t *addon.AddonAttachment) bool {
+			return t.Spec.Addon == x.GetID() && !t.Spec.Detach && t.Status.Set == x.Spec.Credential
+		}) {
+			missing = append(missing, name)
+		}
+	}
+	return missing, nil
+}

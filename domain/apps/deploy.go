@@ -20,12 +20,13 @@ const revokeTimeout = 5 * time.Second
 // DeployRequest asks for a rollout.
 type DeployRequest struct {
 	Kind        app.RolloutKind
-	Source      source.Digest // kind deploy: the uploaded source
-	NoCache     bool          // kind deploy: ignore the build cache
-	Stack       string        // kind deploy: the stack to build with; "": from app.toml, or detected
-	Folder      string        // kind deploy: the app's folder in the source; "": the source itself
-	Canary      int64         // kind deploy: percentage of the requests that the new version gets; 0: all
-	Target      id.AppVersion // other kinds
+	Source      source.Digest       // kind deploy: the uploaded source
+	NoCache     bool                // kind deploy: ignore the build cache
+	Stack       string              // kind deploy: the stack to build with; "": from app.toml, or detected
+	Folder      string              // kind deploy: the app's folder in the source; "": the source itself
+	Canary      int64               // kind deploy: percentage of the requests that the new version gets; 0: all
+	Preview     *app.PreviewRequest // kind deploy: the new version becomes this preview; nil: it is for the app's hosts
+	Target      id.AppVersion       // other kinds
 	Message     string
 	RequestedBy string
 	Git         *app.GitInfo
@@ -106,11 +107,14 @@ func (s *Service) Deploy(ctx context.Context, a *app.App, req DeployRequest) (*a
 // accept writes a rollout of a, conditional on its revision. AlreadyExists if
 // another deployment holds the app's lease.
 func (s *Service) accept(ctx context.Context, a *app.App, req DeployRequest, lease schema.LeaseID) (*app.Deployment, error) {
+	if err := checkPreview(a, &req); err != nil {
+		return nil, entity.Final(err)
+	}
 	now := time.Now()
 	dep := app.NewDeployment()
 	dep.ID, dep.Project = schema.NewID(app.DeploymentKind.Prefix), a.Project
 	dep.Spec.App, dep.Spec.Kind, dep.Spec.Target, dep.Spec.Message = a.GetID(), req.Kind, req.Target, req.Message
-	dep.Spec.RequestedBy, dep.Spec.Git, dep.Spec.Canary = req.RequestedBy, req.Git, req.Canary
+	dep.Spec.RequestedBy, dep.Spec.Git, dep.Spec.Canary, dep.Spec.Preview = req.RequestedBy, req.Git, req.Canary, req.Preview
 	dep.Status.StartedAt = &now
 	var objects []schema.Object
 	switch req.Kind {

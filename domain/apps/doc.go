@@ -8,6 +8,7 @@
 //	SetEnv                                its environment
 //	Deploy, DeploySource                  a rollout, and one of new source
 //	Rollback, Restart                     rollouts of versions that exist
+//	PromotePreview, DeletePreview         a preview
 //	Cancel, CancelDeployment              the end of a rollout under way
 //	Follow, BuildLog                      the events of a deployment or build
 //
@@ -16,7 +17,9 @@
 //	Versions, Deployments, Builds, Pools  what belongs to an app
 //	ActiveVersion                         the version that it serves
 //	LeaseOf, LeaseName, LeaseTTL          the right to change what an app serves
+//	Services                              the services of a version as they run
 //	PoolFor, Port, Retire, VersionName    pools and names of a version
+//	EndPreview, PreviewLabel              a preview, which has a host of its own
 //	ReleaseFor, ReleaseName               the sandbox of its release command
 //	JobFor                                the sandbox of a command that runs to its end
 //

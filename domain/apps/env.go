@@ -19,11 +19,12 @@ import (
 const (
 	envPort    = "PORT" // only for a service that serves on a port
 	envApp     = "RUNTIME_APP"
+	envPreview = "RUNTIME_PREVIEW"
 	envService = "RUNTIME_SERVICE"
 	envVersion = "RUNTIME_VERSION"
 )
 
-var reservedEnv = map[string]bool{envPort: true, envApp: true, envService: true, envVersion: true}
+var reservedEnv = map[string]bool{envPort: true, envApp: true, envService: true, envVersion: true, envPreview: true}
 
 var envName = regexp.MustCompile(sandbox.EnvNamePattern)
 

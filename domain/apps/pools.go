@@ -76,10 +76,10 @@ func Autoscale(a *app.App, svc *app.Service) *sandbox.Autoscale {
 	return &out
 }
 
-// Rescale gives a pool the number of sandboxes of its service, or the bounds of that number. It reports whether this
-// changes the pool.
-func Rescale(p *sandbox.SandboxPool, a *app.App, svc *app.Service) bool {
-	n, auto := Replicas(a, svc), Autoscale(a, svc)
+// Rescale gives a pool the number of sandboxes of its service in a version, or the bounds of that number. It reports whether
+// this changes the pool.
+func Rescale(p *sandbox.SandboxPool, a *app.App, ver *app.AppVersion, svc *app.Service) bool {
+	n, auto := numbers(a, ver, svc)
 	if p.Spec.Replicas == n && reflect.DeepEqual(p.Spec.Autoscale, auto) {
 		return false
 	}
@@ -116,12 +116,16 @@ func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, c
 	return entity.AsConflict(err) // the caller reads again: the other pools must still be retired
 }
 
-// PoolFor makes the pool of one service of a version.
+// PoolFor makes the pool of one of the Services of a version.
 func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.SandboxPool {
 	env := map[string]string{}
 	maps.Copy(env, ver.Spec.SourceEnv)
 	maps.Copy(env, svc.Env)
 	maps.Copy(env, ver.Spec.Env)
+	secrets := ver.Spec.Secrets
+	if ver.Spec.Preview != "" {
+		secrets = previewEnv(ver, env)
+	}
 	env[envApp], env[envService], env[envVersion] = a.Name, svc.Name, strconv.FormatInt(ver.Spec.Number, 10)
 
 	p := sandbox.NewSandboxPool()
@@ -129,10 +133,10 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	p.Name = schema.ChildName(ver.Name, svc.Name, maxPoolName)
 	p.Labels = map[string]string{"app": a.Name, "service": svc.Name}
 	p.Spec.App, p.Spec.AppVersion, p.Spec.Service = a.GetID(), ver.GetID(), svc.Name
-	p.Spec.Replicas, p.Spec.Autoscale = Replicas(a, svc), Autoscale(a, svc)
+	p.Spec.Replicas, p.Spec.Autoscale = numbers(a, ver, svc)
 	t := &p.Spec.Template
 	t.Arch = runtime.GOARCH // the server builds on this machine, for its architecture
-	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, ver.Spec.Secrets, svc.StopTimeout
+	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, secrets, svc.StopTimeout
 	t.Resources.CPUMillis, t.Resources.MemoryBytes, t.Resources.PIDs = svc.CPUMillis, svc.MemoryBytes, svc.PIDs
 	t.Capabilities = sandbox.CapabilitySetDefault          // its image need not be made for gVisor
 	t.Resources.BandwidthBytes = sandbox.MaxBandwidthBytes // the default is for code that its project does not trust

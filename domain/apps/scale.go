@@ -70,7 +70,7 @@ func (s *Service) scale(ctx context.Context, a *app.App, change Scaling) error {
 		for _, ver := range versions {
 			for _, p := range PoolsOfVersion(pools, ver.GetID()) {
 				i := serviceIndex(ver, p.Spec.Service)
-				if i < 0 || !Rescale(p, a, &ver.Spec.Services[i]) {
+				if i < 0 || !Rescale(p, a, ver, &ver.Spec.Services[i]) {
 					continue
 				}
 				op, err := entity.UpdateSpecOp(p)

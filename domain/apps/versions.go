@@ -59,14 +59,17 @@ func ActiveVersion(ctx context.Context, r entity.Reader, a *app.App) (*app.AppVe
 	return entity.Get[app.AppVersion](ctx, r, v)
 }
 
-// Serving returns the versions that get requests, the active one first. FailedPrecondition if none does.
+// Serving returns the versions that get requests to the app's hosts, the active one first. FailedPrecondition if none does.
 func Serving(ctx context.Context, r entity.Reader, a *app.App) ([]*app.AppVersion, error) {
 	if _, err := activeVersion(a); err != nil {
 		return nil, err
 	}
 	var all []*app.AppVersion
-	for _, v := range a.Status.Versions() {
-		ver, err := entity.Get[app.AppVersion](ctx, r, v)
+	for _, t := range a.Status.Shares() {
+		if t.Preview != "" {
+			continue
+		}
+		ver, err := entity.Get[app.AppVersion](ctx, r, t.Version)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +97,7 @@ func (s *Service) Promote(ctx context.Context, project, name string, req DeployR
 // or its id), or with "" the one that served before the active one. If a version gets
 // a share of the requests, "" takes it from that version. Errors:
 // NotFound for a version that does not exist, FailedPrecondition if none served
-// before, and the errors of Deploy.
+// before, or for the version of a preview, and the errors of Deploy.
 func (s *Service) Rollback(ctx context.Context, project, name, to string, req DeployRequest) (*app.Deployment, error) {
 	a, err := s.findOwn(ctx, project, name)
 	if err != nil {
@@ -124,9 +127,14 @@ func (s *Service) rollbackTarget(ctx context.Context, a *app.App, to string) (*a
 	if to != "" {
 		n, nerr := strconv.ParseInt(strings.TrimPrefix(to, "v"), 10, 64)
 		for _, v := range versions {
-			if string(v.ID) == to || nerr == nil && v.Spec.Number == n {
-				return v, nil
+			if string(v.ID) != to && (nerr != nil || v.Spec.Number != n) {
+				continue
 			}
+			if v.Spec.Preview != "" {
+				return nil, errs.New(errs.FailedPrecondition, "v%d was made for the preview %s and did not serve the app's hosts", v.Spec.Number, v.Spec.Preview).
+					WithHint("`r app promote %s --preview %s` makes the version of a preview the active one", a.Name, v.Spec.Preview)
+			}
+			return v, nil
 		}
 		return nil, errs.New(errs.NotFound, "app %s has no version %s", a.Name, to).With("kind", "app_version").WithHint("%s", history)
 	}

@@ -4,6 +4,7 @@
 //	Set        creates or changes a route
 //	Configure  changes what the ingress does with its requests
 //	Delete     deletes one
+//	ClaimPreview  leads a host to a preview of an app
 //	SetTCP     leads a port of the ingress to a service; DeleteTCP ends that
 //
 // A host belongs to one project: the first that sets a route of it (Claims).
@@ -131,7 +132,7 @@ func (s *Service) Set(ctx context.Context, req SetRequest) (*app.Route, error) {
 			return errs.New(errs.AlreadyExists, "the route %s%s belongs to another project", host, path).
 				WithHint("a host belongs to the project that had the first route of it; choose another, or have it deleted there")
 		}
-		r.Spec.App, r.Spec.Service = a.GetID(), service
+		r.Spec.App, r.Spec.Service, r.Spec.Preview = a.GetID(), service, ""
 		return entity.AsConflict(entity.UpdateSpec(ctx, s.Store, r)) // it may be deleted since find
 	})
 	if err != nil {

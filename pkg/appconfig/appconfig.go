@@ -43,6 +43,11 @@
 //	size = "10GB"                    # it is created with this size if it does not exist
 //	read_only = false                # true: any number of sandboxes may mount it
 //
+//	[preview]                        # how a preview differs from the active version
+//	release = true                   # the release command runs for it too
+//	services = ["worker"]            # that it runs besides web
+//	env = { MAIL = "off" }           # comes after every other, secrets included
+//
 //	[addons]                         # made by the first deployment, as APP-db and APP-cache
 //	db = "postgres"                  # gives DATABASE_URL
 //	cache = {kind = "valkey", size = "1GB"}
@@ -104,6 +109,7 @@ type Config struct {
 	Build    Build
 	Env      map[string]string
 	Network  *Network
+	Preview  *Preview
 	Addons   []Addon   // in the order of app.toml
 	Services []Service // in the order of the files, app.toml first
 	Tasks    []Task    // in the order of app.toml

@@ -38,6 +38,11 @@ allow = ["api.example.com", "203.0.113.0/24"]
 deny = ["203.0.113.9"]
 allow_from = ["blog"]
 
+[preview]
+release = true
+services = ["worker"]
+env = { MAIL = "off" }
+
 [services.web]
 command = "bin/server --listen"
 port = 3000
@@ -101,6 +106,7 @@ func TestParseReadsEveryKey(t *testing.T) {
 		Build:   Build{Stack: "go", Fallback: "index.html", Package: "cmd/shop", Version: "1.26", Packages: []string{"libpq5"}, Args: map[string]string{"KEY": "value"}},
 		Env:     map[string]string{"LOG_LEVEL": "info", "DEBUG": "true", "N": "3"},
 		Network: &Network{Egress: "list", Allow: []string{"api.example.com", "203.0.113.0/24"}, Deny: []string{"203.0.113.9"}, Restricted: true, AllowFrom: []string{"blog"}},
+		Preview: &Preview{Release: true, Services: []string{"worker"}, Env: map[string]string{"MAIL": "off"}},
 		Services: []Service{
 			{Name: "web", Command: []string{"/bin/sh", "-c", "exec bin/server --listen"}, Port: ptr(int64(3000)), Replicas: ptr(int64(2)),
 				HealthPath: "/healthz", HealthDeadline: ptr(30 * time.Second),
@@ -135,7 +141,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"rules that do not fit", "\n[network]\negress = \"none\"\nallow = [\"example.com\"]\n", "app.toml:2: network: network policy none has no rules", "use the policy list"},
 		{"no rule", "[network]\nallow = [\"https://example.com/\"]\n", "network: allow: ", "write a network"},
 		{"no app", "[network]\nallow_from = [\"Shop!\"]\n", `network.allow_from has "Shop!"`, ""},
-		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: addons, build, env, name, network, release, routes, services, tasks"},
+		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: addons, build, env, name, network, preview, release, routes, services, tasks"},
 		{"the first of several", "[services.web]\nprt = 1\n[build]\nstak = 1\n", "app.toml:2:", "services.web.port"},
 		{"inside a multi-line list", "[build]\npackages = [\n  \"a\",\n]\nbad = 1\n", "app.toml:5:", ""},
 		{"after a multi-line string", "[env]\nA = \"\"\"\n[services.web]\nx = 1\n\"\"\"\n[build]\nbad = 1\n", "app.toml:7:", ""},

@@ -24,6 +24,11 @@ var descriptions = map[string]string{
 	"network.deny":       "Networks, addresses and domains that they do not reach.",
 	"network.allow_from": "Apps of the project that may connect to this one; default: all of them.",
 
+	"preview":          "How a preview (`r deploy --preview`) differs from the active version.",
+	"preview.release":  "Whether the release command runs for a preview too; default: it runs when the preview is promoted.",
+	"preview.services": "Services that a preview runs besides web, with one sandbox each.",
+	"preview.env":      "Environment variables of previews. They come after every other, secrets included.",
+
 	"addons":           "Databases and stores that the app uses, by name: the kind (postgres, valkey or mysql), or a table. The first deployment makes them.",
 	"addons.*.kind":    "postgres, valkey or mysql.",
 	"addons.*.version": "Version, such as \"15\"; default: the one of the server's distribution.",

@@ -77,6 +77,7 @@ func (p *parser) root(c *Config, meta toml.MetaData) table {
 		"release": p.command(&c.Release),
 		"network": p.network(&c.Network),
 		"addons":  p.addons(&c.Addons, meta),
+		"preview": p.preview(&c.Preview),
 		"build": p.table(table{
 			"stack":      p.oneOf(&c.Build.Stack, Stacks),
 			"dockerfile": p.path(&c.Build.Dockerfile),

@@ -45,6 +45,7 @@ type Plan struct {
 	Routes   []appconfig.Route   // from app.toml
 	Env      map[string]string   // from app.toml
 	Network  *appconfig.Network  // from app.toml; nil: it says nothing
+	Preview  *appconfig.Preview  // from app.toml; nil: it says nothing
 	Release  []string            // command that runs once before a version gets traffic; empty: none
 }
 
@@ -96,7 +97,7 @@ func Detect(fsys fs.FS, cfg *appconfig.Config) (*Plan, error) {
 }
 
 func (s *source) planWith(d detector) (*Plan, error) {
-	p := &Plan{Stack: d.name, Env: s.cfg.Env, Network: s.cfg.Network, Release: s.cfg.Release, Tasks: s.cfg.Tasks, Addons: s.cfg.Addons, Routes: s.cfg.Routes}
+	p := &Plan{Stack: d.name, Env: s.cfg.Env, Network: s.cfg.Network, Preview: s.cfg.Preview, Release: s.cfg.Release, Tasks: s.cfg.Tasks, Addons: s.cfg.Addons, Routes: s.cfg.Routes}
 	if s.cfg.Build.Stack != "" {
 		p.because("the stack %s was asked for", d.name)
 	}

@@ -194,13 +194,13 @@ func parts[P, T any](list []P, of func(P) (T, bool)) []T {
 func appOf(a *app.App) (App, bool) {
 	o := App{ID: a.ID, Name: a.Name, Deploying: a.Status.ActiveDeployment != "", Away: away(a), Created: a.CreateRevision}
 	for _, t := range a.Status.Shares() {
-		o.Versions = append(o.Versions, Share{Version: schema.ID(t.Version), Weight: t.Weight, Host: t.Host})
+		o.Versions = append(o.Versions, Share{Version: schema.ID(t.Version), Weight: t.Weight, Preview: t.Preview})
 	}
 	return o, true
 }
 
 func routeOf(r *app.Route) (Route, bool) {
-	return Route{ID: r.ID, Host: r.Spec.Host, Path: r.Spec.Path, App: schema.ID(r.Spec.App), Service: r.Spec.Service, Settings: settingsOf(r),
+	return Route{ID: r.ID, Host: r.Spec.Host, Path: r.Spec.Path, App: schema.ID(r.Spec.App), Service: r.Spec.Service, Preview: r.Spec.Preview, Settings: settingsOf(r),
 		Project: r.Project, Created: r.CreateRevision}, true
 }
 

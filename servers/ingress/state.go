@@ -42,7 +42,7 @@ type App struct {
 type Share struct {
 	Version schema.ID `json:"version"`
 	Weight  int64     `json:"weight,omitempty"`
-	Host    string    `json:"host,omitempty"` // leads to this version alone, which then has no share
+	Preview string    `json:"preview,omitempty"` // a route of this preview leads to this version alone, which then has no share
 }
 
 // Route maps a host and path to a service of an app.
@@ -52,6 +52,7 @@ type Route struct {
 	Path    string    `json:"path"`
 	App     schema.ID `json:"app"`
 	Service string    `json:"service"`
+	Preview string    `json:"preview,omitempty"` // the preview of the app to which it leads; empty: to the versions that have shares
 	// Settings is the JSON of app.RouteSettings; empty: none. A string, for a Route
 	// is comparable.
 	Settings string `json:"settings,omitempty"`

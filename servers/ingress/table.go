@@ -37,7 +37,7 @@ type target struct {
 	app       *appState
 	stats     *serviceStats
 	service   string
-	version   schema.ID // the active one, or that of a host of its own
+	version   schema.ID // the active one, or that of a preview
 	deploying bool
 	away      string // what the page of its maintenance says; empty: it has none
 	gate      *gate  // of the route; nil: it has no settings
@@ -100,11 +100,12 @@ func newTable(s *State, reg *registry) *table {
 		tg := &target{app: reg.app(a), stats: reg.stats(a, service), service: service, version: version, deploying: a.Deploying, away: a.Away}
 		targets[key] = tg
 		if version != "" {
+			tg.away = "" // maintenance is of the app's hosts
 			tg.groups = []group{{1, ready[key], reg.load(key)}}
 			return tg
 		}
 		for _, sh := range a.Versions {
-			if sh.Host != "" {
+			if sh.Preview != "" {
 				continue
 			}
 			if tg.version == "" {
@@ -127,14 +128,15 @@ func newTable(s *State, reg *registry) *table {
 		if name := strings.ToLower(a.Name); name != "" && t.local[name] == nil {
 			t.local[name] = []rule{{target: targetOf(a.ID, app.DefaultService, "")}}
 		}
-		for _, sh := range a.Versions {
-			if host := strings.ToLower(sh.Host); host != "" && t.exact[host] == nil {
-				t.exact[host] = []rule{{target: targetOf(a.ID, app.DefaultService, sh.Version)}}
-			}
-		}
 	}
 	for _, r := range ownedRoutes(s.Routes) {
-		tg := targetOf(r.App, r.Service, "")
+		version := schema.ID("")
+		if r.Preview != "" {
+			if version = previewVersion(apps[r.App], r.Preview); version == "" {
+				continue // it has ended, or does not serve yet
+			}
+		}
+		tg := targetOf(r.App, r.Service, version)
 		if tg == nil {
 			continue // the app was deleted or is not listed yet
 		}
@@ -162,6 +164,16 @@ func newTable(s *State, reg *registry) *table {
 		}
 	}
 	return t
+}
+
+// previewVersion returns the version of a preview of an app, "" if the app has no such preview.
+func previewVersion(a App, preview string) schema.ID {
+	for _, sh := range a.Versions {
+		if sh.Preview == preview {
+			return sh.Version
+		}
+	}
+	return ""
 }
 
 // ownedRoutes returns the routes without those whose host belongs to another project.

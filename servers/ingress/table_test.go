@@ -138,10 +138,11 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestPickByWeight: versions get requests by their weights, a version without a ready sandbox gets none, and a host of
-// its own leads to one version alone.
+// TestPickByWeight: versions get requests by their weights, a version without a ready sandbox gets none, and the host of
+// a preview leads to one version alone.
 func TestPickByWeight(t *testing.T) {
-	s := &State{Apps: []App{{ID: "a", Name: "a", Versions: []Share{{Version: "v1", Weight: 90}, {Version: "v2", Weight: 10}, {Version: "v3", Host: "Try.example.com"}}}}}
+	s := &State{Apps: []App{{ID: "a", Name: "a", Versions: []Share{{Version: "v1", Weight: 90}, {Version: "v2", Weight: 10}, {Version: "v3", Preview: "try"}}}},
+		Routes: []Route{{ID: "r", Host: "try.example.com", Path: "/", App: "a", Service: "web", Preview: "try"}, {ID: "r2", Host: "gone.example.com", Path: "/", App: "a", Service: "web", Preview: "gone"}}}
 	for _, v := range []schema.ID{"v1", "v1", "v1", "v2", "v3", "v4"} {
 		s.Sandboxes = append(s.Sandboxes, Sandbox{ID: schema.ID(fmt.Sprint("s", len(s.Sandboxes))), App: "a", Version: v, Service: "web"})
 	}
@@ -158,7 +159,10 @@ func TestPickByWeight(t *testing.T) {
 		t.Errorf("90 and 10 percent: %v", n)
 	}
 	if n := count("try.example.com"); n["v3"] != 10_000 {
-		t.Errorf("a host of its own: %v", n)
+		t.Errorf("a preview: %v", n)
+	}
+	if tg := newTable(s, testRegistry()).match("gone.example.com", "/", nil); tg != nil {
+		t.Errorf("a preview that has ended leads to %+v", tg)
 	}
 	s.Sandboxes = s.Sandboxes[3:]
 	if n := count("a.localhost"); n["v2"] != 10_000 {

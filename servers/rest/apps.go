@@ -21,16 +21,26 @@ import (
 
 // App is an app of the project.
 type App struct {
-	Name       string      `json:"name" doc:"Name." example:"shop"`
-	ID         string      `json:"id" doc:"Id."`
-	Version    int64       `json:"version,omitempty" doc:"Number of the version that serves; absent: none does."`
-	Ready      int64       `json:"ready" doc:"Sandboxes of that version that are ready."`
-	Wanted     int64       `json:"wanted" doc:"Sandboxes that it should have."`
-	Hosts      []string    `json:"hosts" doc:"Hosts, with their paths, that lead to it."`
-	URL        string      `json:"url,omitempty" doc:"URL of the app."`
-	Deployment *Deployment `json:"deployment,omitempty" doc:"The deployment under way; absent: there is none."`
-	Last       *Deployment `json:"last_deployment,omitempty" doc:"The newest deployment that ended."`
-	CreatedAt  time.Time   `json:"created_at" doc:"Time of its creation."`
+	Name       string         `json:"name" doc:"Name." example:"shop"`
+	ID         string         `json:"id" doc:"Id."`
+	Version    int64          `json:"version,omitempty" doc:"Number of the version that serves; absent: none does."`
+	Ready      int64          `json:"ready" doc:"Sandboxes of that version that are ready."`
+	Wanted     int64          `json:"wanted" doc:"Sandboxes that it should have."`
+	Traffic    []TrafficShare `json:"traffic" doc:"Versions that get requests, the active one first, previews last."`
+	Hosts      []string       `json:"hosts" doc:"Hosts, with their paths, that lead to it."`
+	URL        string         `json:"url,omitempty" doc:"URL of the app."`
+	Deployment *Deployment    `json:"deployment,omitempty" doc:"The deployment under way; absent: there is none."`
+	Last       *Deployment    `json:"last_deployment,omitempty" doc:"The newest deployment that ended."`
+	CreatedAt  time.Time      `json:"created_at" doc:"Time of its creation."`
+}
+
+// TrafficShare is a version of an app that gets requests.
+type TrafficShare struct {
+	Version   int64      `json:"version" doc:"Number of the version."`
+	Weight    int64      `json:"weight" doc:"Its share of the requests to the app's hosts, in percent; 0 for a preview."`
+	Preview   string     `json:"preview,omitempty" doc:"Name of the preview that it is; absent: it gets requests to the app's hosts." example:"pr-12"`
+	Host      string     `json:"host,omitempty" doc:"Host of the preview." example:"pr-12--shop.localhost"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"Time at which the preview ends."`
 }
 
 // AppService is a service of an app as it serves.
@@ -145,7 +155,15 @@ func readApps(ctx context.Context, of func(attr string) entity.Query, apps []*ap
 
 func (p *appParts) app(a *app.App) App {
 	st := &a.Status
-	out := App{Name: a.Name, ID: string(a.ID), Version: p.numbers[st.Active()], Hosts: []string{}, CreatedAt: a.CreatedAt}
+	out := App{Name: a.Name, ID: string(a.ID), Version: p.numbers[st.Active()], Hosts: []string{}, Traffic: []TrafficShare{}, CreatedAt: a.CreatedAt}
+	for _, t := range st.Shares() {
+		if t.Preview == "" {
+			out.Traffic = append(out.Traffic, TrafficShare{Version: p.numbers[t.Version], Weight: t.Weight})
+		}
+	}
+	for _, t := range st.Previews() {
+		out.Traffic = append(out.Traffic, TrafficShare{Version: p.numbers[t.Version], Preview: t.Preview, Host: t.Host, ExpiresAt: t.ExpiresAt})
+	}
 	for _, pool := range p.pools {
 		if pool.Spec.AppVersion == st.Active() && st.Active() != "" {
 			out.Ready += pool.Status.Ready
@@ -153,7 +171,7 @@ func (p *appParts) app(a *app.App) App {
 		}
 	}
 	for _, r := range p.routes {
-		if r.Spec.App == a.GetID() {
+		if r.Spec.App == a.GetID() && r.Spec.Preview == "" {
 			out.Hosts = append(out.Hosts, strings.TrimSuffix(r.Spec.Host+r.Spec.Path, "/"))
 		}
 	}

@@ -21,14 +21,15 @@ import (
 type Deployment struct {
 	ID          string             `json:"id" doc:"Id." example:"dep-4k2j7q"`
 	App         string             `json:"app" doc:"Name of the app."`
-	Kind        string             `json:"kind" enum:"deploy,rollback,config,restart" doc:"Kind."`
+	Kind        string             `json:"kind" enum:"deploy,rollback,config,restart,promote" doc:"Kind."`
 	Phase       string             `json:"phase" doc:"Phase; succeeded, failed and canceled are final."`
 	Version     int64              `json:"version,omitempty" doc:"Number of the version that it rolls out; absent: there is none yet."`
+	Preview     string             `json:"preview,omitempty" doc:"Name of the preview that it makes or replaces; absent: it changes what the app's hosts get."`
 	Message     string             `json:"message,omitempty" doc:"Reason that the user gave."`
 	RequestedBy string             `json:"requested_by,omitempty" doc:"Who asked for it."`
 	Commit      string             `json:"commit,omitempty" doc:"Commit of the source."`
 	Branch      string             `json:"branch,omitempty" doc:"Branch of the source."`
-	URL         string             `json:"url,omitempty" doc:"URL of the app."`
+	URL         string             `json:"url,omitempty" doc:"URL of the app, or of the preview."`
 	Steps       []DeploymentStep   `json:"steps" doc:"Its steps, in order."`
 	Failure     *DeploymentFailure `json:"failure,omitempty" doc:"Its failure."`
 	CreatedAt   time.Time          `json:"created_at" doc:"Time at which it was accepted."`
@@ -105,6 +106,9 @@ func (p *appParts) deployment(d *app.Deployment) Deployment {
 	out := Deployment{
 		ID: string(d.ID), App: p.names[d.Spec.App], Kind: string(d.Spec.Kind), Phase: string(st.Phase), Version: p.numbers[st.Version], Message: d.Spec.Message,
 		RequestedBy: d.Spec.RequestedBy, URL: st.URL, Steps: []DeploymentStep{}, CreatedAt: d.CreatedAt, EndedAt: st.EndedAt,
+	}
+	if pr := d.Spec.Preview; pr != nil {
+		out.Preview = pr.Name
 	}
 	if g := d.Spec.Git; g != nil {
 		out.Commit, out.Branch = g.Commit, g.Branch

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/webhook"
+	"miren.dev/runtime/controllers/apppreview"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -39,11 +40,12 @@ func Access() (name string, a kit.Access) {
 			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease", "name", "labels", "spec.ttl", "spec.resume_ttl", "spec.idle_timeout", "spec.on_idle", "spec.template", "spec.warm_pool", "spec.claim",
 				"spec.claimed_at", "spec.agent", "spec.origin", "spec.execution", "spec.api_key", "spec.only_node"),
 			kit.Fields(sandbox.SnapshotKind, "spec.deleted")),
-		Shares: []kit.Share{{
+		Shares: append([]kit.Share{{
 			Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",
 			Why:  "to accept a deployment, together with its lease",
 			When: func(_, after schema.Object) bool { return after.(*app.App).Status.ActiveDeployment != "" },
 		}, scales("spec.replicas", "deployment"), scales("spec.autoscale", "deployment"), scales("spec.autoscaled", "autoscale")},
+			apppreview.Shares("when a user ends a preview")...),
 	}
 }
 

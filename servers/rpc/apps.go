@@ -56,7 +56,14 @@ func (h *appHandler) Rollback(ctx context.Context, req *app.RollbackRequest) (*a
 }
 
 func (h *appHandler) Promote(ctx context.Context, req *app.PromoteRequest) (*app.DeploymentResponse, error) {
+	if req.Preview != "" {
+		return deploymentResponse(h.apps.PromotePreview(ctx, req.Project, req.App, req.Preview, deployRequest(ctx, req.Message)))
+	}
 	return deploymentResponse(h.apps.Promote(ctx, req.Project, req.App, deployRequest(ctx, req.Message)))
+}
+
+func (h *appHandler) DeletePreview(ctx context.Context, req *app.AppPreviewRequest) error {
+	return h.apps.DeletePreview(ctx, req.Project, req.App, req.Preview)
 }
 
 func (h *appHandler) Restart(ctx context.Context, req *app.RestartRequest) (*app.DeploymentResponse, error) {

@@ -44,7 +44,7 @@ func (h *deployHandler) Deploy(ctx context.Context, req *app.DeployRequest) (*ap
 	}
 	r := deployRequest(ctx, req.Message)
 	r.Source, r.Git, r.NoCache, r.Stack, r.Folder = digest, req.Git, value(req.NoCache), req.Stack, req.Folder
-	r.Canary = value(req.Canary)
+	r.Canary, r.Preview = value(req.Canary), req.Preview
 	return deploymentResponse(h.apps.DeploySource(ctx, req.Project, req.App, req.Create, r))
 }
 

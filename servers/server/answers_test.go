@@ -89,9 +89,12 @@ var answers = map[string]answer{
 	"app.Apps/Maintain": byApp(func(p, a string) *app.MaintainRequest { return &app.MaintainRequest{Project: p, App: a} }),
 	"app.Apps/Scale":    byApp(func(p, a string) *app.ScaleRequest { return &app.ScaleRequest{Project: p, App: a} }),
 	"app.Apps/Rollback": byApp(func(p, a string) *app.RollbackRequest { return &app.RollbackRequest{Project: p, App: a} }),
-	"app.Apps/Promote":  byApp(func(p, a string) *app.PromoteRequest { return &app.PromoteRequest{Project: p, App: a} }),
-	"app.Apps/Restart":  byApp(func(p, a string) *app.RestartRequest { return &app.RestartRequest{Project: p, App: a} }),
-	"app.Apps/Cancel":   appRequest,
+	"app.Apps/DeletePreview": byApp(func(p, a string) *app.AppPreviewRequest {
+		return &app.AppPreviewRequest{Project: p, App: a, Preview: "pr-12"}
+	}),
+	"app.Apps/Promote": byApp(func(p, a string) *app.PromoteRequest { return &app.PromoteRequest{Project: p, App: a} }),
+	"app.Apps/Restart": byApp(func(p, a string) *app.RestartRequest { return &app.RestartRequest{Project: p, App: a} }),
+	"app.Apps/Cancel":  appRequest,
 
 	"app.Tasks/Run": byApp(func(p, a string) *app.RunTaskRequest { return &app.RunTaskRequest{Project: p, App: a, Task: "t"} }),
 	"app.Tasks/Suspend": byApp(func(p, a string) *app.SuspendTaskRequest {

@@ -20,6 +20,7 @@ import (
 	ctladdon "miren.dev/runtime/controllers/addon"
 	"miren.dev/runtime/controllers/applog"
 	"miren.dev/runtime/controllers/appnet"
+	"miren.dev/runtime/controllers/apppreview"
 	"miren.dev/runtime/controllers/autoscale"
 	"miren.dev/runtime/controllers/build"
 	ctlcertificate "miren.dev/runtime/controllers/certificate"
@@ -166,10 +167,11 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		}).Controller(),
 		orders.Controller(),
 		(&deployment.Reconciler{
-			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
+			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, HostURL: c.hostURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
 			Bake: c.cfg.Deploy.Bake, Default: c.policies.Default, Routes: &routes.Service{Store: c.store, LocalDomains: localDomains(c.cfg)},
 			Logger: log("deployment"),
 		}).Controller(),
+		(&apppreview.Reconciler{Store: c.store, Logger: log("app-preview")}).Controller(),
 		(&ctladdon.Reconciler{
 			Store: c.quotas, Informers: c.informers, Apps: c.deps.Apps, Sealer: c.sealer, Run: c.deps.Addons.Run, Logger: log("addon"),
 		}).Controller(),
@@ -260,21 +262,26 @@ func (c *control) appURL(a *app.App) string { return c.localURL(a.Name) }
 // localURL returns the URL of a host below the first local domain; "" if there is
 // no ingress.
 func (c *control) localURL(label string) string {
-	if c.cfg.Ingress.HTTPAddress == "" {
-		return ""
-	}
 	domain := "localhost"
 	if len(c.cfg.Ingress.LocalDomains) > 0 {
 		domain = c.cfg.Ingress.LocalDomains[0]
+	}
+	return c.hostURL(label + "." + strings.TrimPrefix(domain, "."))
+}
+
+// hostURL returns the URL of a host; "" if there is no ingress.
+func (c *control) hostURL(host string) string {
+	if c.cfg.Ingress.HTTPAddress == "" {
+		return ""
 	}
 	_, port, err := net.SplitHostPort(c.cfg.Ingress.HTTPAddress)
 	if err != nil {
 		return ""
 	}
 	if port == "80" {
-		return fmt.Sprintf("http://%s.%s/", label, strings.TrimPrefix(domain, "."))
+		return fmt.Sprintf("http://%s/", host)
 	}
-	return fmt.Sprintf("http://%s.%s:%s/", label, strings.TrimPrefix(domain, "."), port)
+	return fmt.Sprintf("http://%s:%s/", host, port)
 }
 
 // services are the operations that the surfaces offer.

@@ -58,9 +58,15 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"addon writes disk.spec.deleted of api to delete those of an addon that is deleted",
 		"addon writes disk_snapshot.spec.deleted of api to delete the backups of an addon that is deleted",
 		"api writes app.status.active_deployment of deployment to accept a deployment, together with its lease",
+		"api writes app.status.serving of deployment when a user ends a preview",
+		"api writes app.status.traffic of deployment when a user ends a preview",
 		"api writes sandbox_pool.spec.autoscale of deployment to scale a service of the version that serves",
 		"api writes sandbox_pool.spec.autoscaled of autoscale to scale a service of the version that serves",
 		"api writes sandbox_pool.spec.replicas of deployment to scale a service of the version that serves",
+		"api writes sandbox_pool.spec.state of deployment when a user ends a preview",
+		"app-preview writes app.status.serving of deployment when the time of a preview is over",
+		"app-preview writes app.status.traffic of deployment when the time of a preview is over",
+		"app-preview writes sandbox_pool.spec.state of deployment when the time of a preview is over",
 		"certificate-order writes certificate.spec of api to renew a certificate that it ordered",
 		"deployment writes app.spec.env of api when a rollback brings back that of its version",
 		"deployment writes app.spec.secrets of api when a rollback brings back that of its version",
@@ -173,7 +179,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"addon", "api", "app-log", "app-log-retention", "autoscale", "build", "certificate-host", "certificate-order", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
+	want := []string{"addon", "api", "app-log", "app-log-retention", "app-preview", "autoscale", "build", "certificate-host", "certificate-order", "deployment", "disk", "disk-copy", "disk-schedule", "event", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "task-run", "task-schedule", "template", "warm-pool", "webhook", "webhook-feed"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -45,12 +46,16 @@ func TestAppsOverREST(t *testing.T) {
 	r := app.NewRoute()
 	r.Spec.Host, r.Spec.Key, r.Spec.App = "own.example", "own.example/", own.app.GetID()
 	create(r)
+	r = app.NewRoute()
+	r.Spec.Host, r.Spec.Key, r.Spec.App, r.Spec.Preview = "try.example", "try.example/", own.app.GetID(), "try"
+	create(r)
 	if err := entity.Retry(ctx, func() error {
 		a, err := entity.Get[app.App](ctx, store, own.app.GetID())
 		if err != nil {
 			return err
 		}
 		a.Status.Activate(v.GetID())
+		a.Status.SetPreview(app.TrafficShare{Version: v.GetID(), Weight: 100, Host: "try.example", Preview: "try"})
 		a.Status.LastDeployment = own.deploy.GetID()
 		return entity.UpdateStatus(ctx, store, a)
 	}); err != nil {
@@ -65,6 +70,10 @@ func TestAppsOverREST(t *testing.T) {
 		if got := list[0].(map[string]any)[name]; got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
+	}
+	shares, err := json.Marshal(list[0].(map[string]any)["traffic"])
+	if want := `[{"version":3,"weight":100},{"host":"try.example","preview":"try","version":3,"weight":0}]`; err != nil || string(shares) != want {
+		t.Errorf("traffic %s, %v", shares, err)
 	}
 	one := e.must(http.MethodGet, "/apps/"+own.app.Name, key, "", http.StatusOK)
 	if hosts := one["hosts"].([]any); len(hosts) != 1 || hosts[0] != "own.example" || len(one["services"].([]any)) != 1 || len(one["versions"].([]any)) != 1 {

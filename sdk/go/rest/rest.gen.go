@@ -134,6 +134,7 @@ const (
 const (
 	DeploymentKindConfig   DeploymentKind = "config"
 	DeploymentKindDeploy   DeploymentKind = "deploy"
+	DeploymentKindPromote  DeploymentKind = "promote"
 	DeploymentKindRestart  DeploymentKind = "restart"
 	DeploymentKindRollback DeploymentKind = "rollback"
 )
@@ -595,6 +596,9 @@ type App struct {
 	// Ready Sandboxes of that version that are ready.
 	Ready int64 `json:"ready"`
 
+	// Traffic Versions that get requests, the active one first, previews last.
+	Traffic []TrafficShare `json:"traffic"`
+
 	// URL URL of the app.
 	URL *string `json:"url,omitempty"`
 
@@ -635,6 +639,9 @@ type AppDetail struct {
 
 	// Services Services of the versions that have sandboxes.
 	Services []AppService `json:"services"`
+
+	// Traffic Versions that get requests, the active one first, previews last.
+	Traffic []TrafficShare `json:"traffic"`
 
 	// URL URL of the app.
 	URL *string `json:"url,omitempty"`
@@ -1209,13 +1216,16 @@ type Deployment struct {
 	// Phase Phase; succeeded, failed and canceled are final.
 	Phase string `json:"phase"`
 
+	// Preview Name of the preview that it makes or replaces; absent: it changes what the app's hosts get.
+	Preview *string `json:"preview,omitempty"`
+
 	// RequestedBy Who asked for it.
 	RequestedBy *string `json:"requested_by,omitempty"`
 
 	// Steps Its steps, in order.
 	Steps []DeploymentStep `json:"steps"`
 
-	// URL URL of the app.
+	// URL URL of the app, or of the preview.
 	URL *string `json:"url,omitempty"`
 
 	// Version Number of the version that it rolls out; absent: there is none yet.
@@ -2648,6 +2658,28 @@ type TemplateVersion struct {
 
 // TemplateVersionState pending: the first sandbox makes its image.
 type TemplateVersionState string
+
+// TrafficShare defines model for TrafficShare.
+type TrafficShare struct {
+	// ExpiresAt Time at which the preview ends.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// Host Host of the preview.
+	//
+	// Examples: pr-12--shop.localhost
+	Host *string `json:"host,omitempty"`
+
+	// Preview Name of the preview that it is; absent: it gets requests to the app's hosts.
+	//
+	// Examples: pr-12
+	Preview *string `json:"preview,omitempty"`
+
+	// Version Number of the version.
+	Version int64 `json:"version"`
+
+	// Weight Its share of the requests to the app's hosts, in percent; 0 for a preview.
+	Weight int64 `json:"weight"`
+}
 
 // UpdateWebhookInputBody defines model for UpdateWebhookInputBody.
 type UpdateWebhookInputBody struct {

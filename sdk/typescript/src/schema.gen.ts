@@ -1562,6 +1562,8 @@ export interface components {
              * @description Sandboxes of that version that are ready.
              */
             ready: number;
+            /** @description Versions that get requests, the active one first, previews last. */
+            traffic: components["schemas"]["TrafficShare"][];
             /** @description URL of the app. */
             url?: string;
             /**
@@ -1603,6 +1605,8 @@ export interface components {
             ready: number;
             /** @description Services of the versions that have sandboxes. */
             services: components["schemas"]["AppService"][];
+            /** @description Versions that get requests, the active one first, previews last. */
+            traffic: components["schemas"]["TrafficShare"][];
             /** @description URL of the app. */
             url?: string;
             /** @description Names of its environment variables, of secret ones too. */
@@ -2161,16 +2165,18 @@ export interface components {
              * @description Kind.
              * @enum {string}
              */
-            kind: "deploy" | "rollback" | "config" | "restart";
+            kind: "deploy" | "rollback" | "config" | "restart" | "promote";
             /** @description Reason that the user gave. */
             message?: string;
             /** @description Phase; succeeded, failed and canceled are final. */
             phase: string;
+            /** @description Name of the preview that it makes or replaces; absent: it changes what the app's hosts get. */
+            preview?: string;
             /** @description Who asked for it. */
             requested_by?: string;
             /** @description Its steps, in order. */
             steps: components["schemas"]["DeploymentStep"][];
-            /** @description URL of the app. */
+            /** @description URL of the app, or of the preview. */
             url?: string;
             /**
              * Format: int64
@@ -3583,6 +3589,33 @@ export interface components {
             /** @description Name of the template. */
             template: string;
         };
+        TrafficShare: {
+            /**
+             * Format: date-time
+             * @description Time at which the preview ends.
+             */
+            expires_at?: string;
+            /**
+             * @description Host of the preview.
+             * @example pr-12--shop.localhost
+             */
+            host?: string;
+            /**
+             * @description Name of the preview that it is; absent: it gets requests to the app's hosts.
+             * @example pr-12
+             */
+            preview?: string;
+            /**
+             * Format: int64
+             * @description Number of the version.
+             */
+            version: number;
+            /**
+             * Format: int64
+             * @description Its share of the requests to the app's hosts, in percent; 0 for a preview.
+             */
+            weight: number;
+        };
         UpdateWebhookInputBody: {
             /** @description Whether it gets no events; absent: as it is. */
             disabled?: boolean;
@@ -3921,6 +3954,7 @@ export type TemplateBuild = components['schemas']['TemplateBuild'];
 export type TemplateDetails = components['schemas']['TemplateDetails'];
 export type TemplateList = components['schemas']['TemplateList'];
 export type TemplateVersion = components['schemas']['TemplateVersion'];
+export type TrafficShare = components['schemas']['TrafficShare'];
 export type UpdateWebhookInputBody = components['schemas']['UpdateWebhookInputBody'];
 export type Volume = components['schemas']['Volume'];
 export type VolumeDetails = components['schemas']['VolumeDetails'];

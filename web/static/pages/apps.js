@@ -46,6 +46,9 @@ export function AppPage({ args: [name] }) {
       ${app.services.length ? html`<${Table} label="Services" columns=${["Service", "Version", "Ready", "Problem"]} rows=${app.services.map((s) => ({ key: s.name + s.version, cells: [s.name, version(s.version), `${s.ready} of ${s.wanted}`, s.message || "–"] }))} />`
         : html`<${Empty}><p>No version of the app runs.</p><//>`}
     </section>
+    ${app.traffic.length > 0 && html`<section><h2>Traffic</h2>
+      <${Table} label="Traffic" columns=${["Version", "Share", "Preview", "Ends"]} rows=${app.traffic.map((t) => ({ key: t.preview || "v" + t.version, cells: [version(t.version), t.preview ? "–" : t.weight + " %", t.preview ? `${t.preview} at ${t.host}` : "–", t.expires_at ? new Date(t.expires_at).toLocaleString() : "–"] }))} />
+    </section>`}
     <section><h2>Metrics</h2><${AppMetrics} name=${name} /></section>
     <section><h2>Log</h2><${LogSearch} name=${name} services=${[...new Set(app.services.map((s) => s.name))]} /><${AppLog} name=${name} /></section>
     <section><h2>Sandboxes</h2>

@@ -171,6 +171,7 @@ from .template_list import TemplateList
 from .template_tags import TemplateTags
 from .template_version import TemplateVersion
 from .template_version_state import TemplateVersionState
+from .traffic_share import TrafficShare
 from .update_webhook_input_body import UpdateWebhookInputBody
 from .volume import Volume
 from .volume_details import VolumeDetails
@@ -362,6 +363,7 @@ __all__ = (
     "TemplateTags",
     "TemplateVersion",
     "TemplateVersionState",
+    "TrafficShare",
     "UpdateWebhookInputBody",
     "Volume",
     "VolumeDetails",

@@ -10,6 +10,7 @@ from ..types import UNSET, Unset
 
 if TYPE_CHECKING:
     from ..models.deployment import Deployment
+    from ..models.traffic_share import TrafficShare
 
 
 T = TypeVar("T", bound="App")
@@ -27,6 +28,8 @@ class App:
     """ Name. """
     ready: int
     """ Sandboxes of that version that are ready. """
+    traffic: list[TrafficShare]
+    """ Versions that get requests, the active one first, previews last. """
     wanted: int
     """ Sandboxes that it should have. """
     deployment: Deployment | Unset = UNSET
@@ -46,6 +49,11 @@ class App:
         name = self.name
 
         ready = self.ready
+
+        traffic = []
+        for traffic_item_data in self.traffic:
+            traffic_item = traffic_item_data.to_dict()
+            traffic.append(traffic_item)
 
         wanted = self.wanted
 
@@ -70,6 +78,7 @@ class App:
                 "id": id,
                 "name": name,
                 "ready": ready,
+                "traffic": traffic,
                 "wanted": wanted,
             }
         )
@@ -87,6 +96,7 @@ class App:
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
         from ..models.deployment import Deployment  # noqa: PLC0415
+        from ..models.traffic_share import TrafficShare  # noqa: PLC0415
 
         d = dict(src_dict)
         created_at = datetime.datetime.fromisoformat(d.pop("created_at"))
@@ -98,6 +108,13 @@ class App:
         name = d.pop("name")
 
         ready = d.pop("ready")
+
+        traffic = []
+        _traffic = d.pop("traffic")
+        for traffic_item_data in _traffic:
+            traffic_item = TrafficShare.from_dict(traffic_item_data)
+
+            traffic.append(traffic_item)
 
         wanted = d.pop("wanted")
 
@@ -125,6 +142,7 @@ class App:
             id=id,
             name=name,
             ready=ready,
+            traffic=traffic,
             wanted=wanted,
             deployment=deployment,
             last_deployment=last_deployment,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..models.app_version import AppVersion
     from ..models.container import Container
     from ..models.deployment import Deployment
+    from ..models.traffic_share import TrafficShare
 
 
 T = TypeVar("T", bound="AppDetail")
@@ -34,6 +35,8 @@ class AppDetail:
     """ Sandboxes of that version that are ready. """
     services: list[AppService]
     """ Services of the versions that have sandboxes. """
+    traffic: list[TrafficShare]
+    """ Versions that get requests, the active one first, previews last. """
     variables: list[str]
     """ Names of its environment variables, of secret ones too. """
     versions: list[AppVersion]
@@ -68,6 +71,11 @@ class AppDetail:
             services_item = services_item_data.to_dict()
             services.append(services_item)
 
+        traffic = []
+        for traffic_item_data in self.traffic:
+            traffic_item = traffic_item_data.to_dict()
+            traffic.append(traffic_item)
+
         variables = self.variables
 
         versions = []
@@ -100,6 +108,7 @@ class AppDetail:
                 "name": name,
                 "ready": ready,
                 "services": services,
+                "traffic": traffic,
                 "variables": variables,
                 "versions": versions,
                 "wanted": wanted,
@@ -122,6 +131,7 @@ class AppDetail:
         from ..models.app_version import AppVersion  # noqa: PLC0415
         from ..models.container import Container  # noqa: PLC0415
         from ..models.deployment import Deployment  # noqa: PLC0415
+        from ..models.traffic_share import TrafficShare  # noqa: PLC0415
 
         d = dict(src_dict)
         containers = []
@@ -147,6 +157,13 @@ class AppDetail:
             services_item = AppService.from_dict(services_item_data)
 
             services.append(services_item)
+
+        traffic = []
+        _traffic = d.pop("traffic")
+        for traffic_item_data in _traffic:
+            traffic_item = TrafficShare.from_dict(traffic_item_data)
+
+            traffic.append(traffic_item)
 
         variables = cast(list[str], d.pop("variables"))
 
@@ -185,6 +202,7 @@ class AppDetail:
             name=name,
             ready=ready,
             services=services,
+            traffic=traffic,
             variables=variables,
             versions=versions,
             wanted=wanted,

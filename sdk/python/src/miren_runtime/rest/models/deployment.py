@@ -40,10 +40,12 @@ class Deployment:
     failure: DeploymentFailure | Unset = UNSET
     message: str | Unset = UNSET
     """ Reason that the user gave. """
+    preview: str | Unset = UNSET
+    """ Name of the preview that it makes or replaces; absent: it changes what the app's hosts get. """
     requested_by: str | Unset = UNSET
     """ Who asked for it. """
     url: str | Unset = UNSET
-    """ URL of the app. """
+    """ URL of the app, or of the preview. """
     version: int | Unset = UNSET
     """ Number of the version that it rolls out; absent: there is none yet. """
 
@@ -77,6 +79,8 @@ class Deployment:
 
         message = self.message
 
+        preview = self.preview
+
         requested_by = self.requested_by
 
         url = self.url
@@ -105,6 +109,8 @@ class Deployment:
             field_dict["failure"] = failure
         if message is not UNSET:
             field_dict["message"] = message
+        if preview is not UNSET:
+            field_dict["preview"] = preview
         if requested_by is not UNSET:
             field_dict["requested_by"] = requested_by
         if url is not UNSET:
@@ -157,6 +163,8 @@ class Deployment:
 
         message = d.pop("message", UNSET)
 
+        preview = d.pop("preview", UNSET)
+
         requested_by = d.pop("requested_by", UNSET)
 
         url = d.pop("url", UNSET)
@@ -175,6 +183,7 @@ class Deployment:
             ended_at=ended_at,
             failure=failure,
             message=message,
+            preview=preview,
             requested_by=requested_by,
             url=url,
             version=version,

@@ -1,6 +1,6 @@
 from typing import Literal, cast
 
-DeploymentKind = Literal["config", "deploy", "restart", "rollback"]
+DeploymentKind = Literal["config", "deploy", "promote", "restart", "rollback"]
 
 
 def check_deployment_kind(value: str) -> DeploymentKind:
