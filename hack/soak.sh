@@ -53,13 +53,13 @@ faults() {
 	local failed=0
 	run faults-store LSVD_OUTAGE=60s -- -run '^Test(Wire.*|TwoOwners)$' ./lsvd || failed=1
 	run faults-daemon LSVD_OUTAGE=310s -- -run '^TestRestartInAnOutage$' ./lsvd/daemon || failed=1
-	run faults-fio LSVD_OUTAGE=60s -- -run '^TestExperiment(Faults|Outage)$' ./lsvd/nbd || failed=1
+	run faults-fio LSVD_OUTAGE=60s -- -run '^TestExperiment(Faults|Outage)$' ./lsvd/frontend/nbd || failed=1
 	run faults-hosts -- -count=20 -run '^TestTwoHosts$' ./cli/lsvd || failed=1
 	return $failed
 }
 verify() {
 	local failed=0 p
-	for p in nbd attach; do run "verify-$p" LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' "./lsvd/$p" || failed=1; done
+	for p in nbd attach; do run "verify-$p" LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' "./lsvd/$([ "$p" = nbd ] && echo frontend/)$p" || failed=1; done
 	return $failed
 }
 snapshots() { run snapshots LSVD_CLONES=100 -- -run '^TestSnapshots$' ./lsvd; }

@@ -13,9 +13,9 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
-	"miren.dev/runtime/lsvd/nbd"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )

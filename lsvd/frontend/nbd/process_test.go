@@ -20,7 +20,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/nbd"
+	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/s3"
 	"miren.dev/runtime/lsvd/vfs"
