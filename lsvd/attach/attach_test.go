@@ -19,7 +19,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/attach"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/testsupport/attachtest"
 )
 

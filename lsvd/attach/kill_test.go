@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd/attach"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/wait"
 )

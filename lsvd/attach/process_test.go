@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd/attach"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/private"

@@ -15,7 +15,7 @@ import (
 
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/daemon"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/private"

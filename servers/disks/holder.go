@@ -5,7 +5,7 @@ import (
 	"os"
 	"sync"
 
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 )
 
 // lazyHolder starts the holder when it is first needed. If all disks are served

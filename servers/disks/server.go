@@ -5,7 +5,7 @@
 //	<run dir>/lsvd/metrics.sock   HTTP GET /metrics, for the same
 //	<run dir>/lsvd/nbd/*.sock     disks by NBD, unless another place was asked for
 //	<run dir>/lsvd/daemon.json    its process (package proc); gone if it ended in order
-//	<run dir>/lsvd/holder.*       what keeps block devices between two daemons (package lsvd/holder)
+//	<run dir>/lsvd/holder.*       what keeps block devices between two daemons (package lsvd/frontend/holder)
 //	<run dir>/lsvd/block/         mounts under block devices (package lsvd/attach)
 package disks
 
@@ -27,7 +27,7 @@ import (
 
 	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/lsvd/daemon"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
 	"miren.dev/runtime/pkg/atomicfile"

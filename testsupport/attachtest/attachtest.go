@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd/attach"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/need"
 )

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/pkg/errs"
 )
 
