@@ -49,7 +49,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/lsvd/frontend/fuse"
 	"miren.dev/runtime/pkg/errs"
 )
 

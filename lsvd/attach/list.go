@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/lsvd/frontend/fuse"
 	"miren.dev/runtime/pkg/errs"
 )
 

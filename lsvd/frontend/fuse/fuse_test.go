@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/lsvd/frontend/fuse"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"

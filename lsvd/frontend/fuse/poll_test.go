@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/lsvd/frontend/fuse"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/testsupport/wait"
 )

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/lsvd/frontend/fuse"
 )
 
 // aio writes as a loop device does: nobody waits for a write, and none holds

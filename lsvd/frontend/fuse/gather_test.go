@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/lsvd/frontend/fuse"
 	"miren.dev/runtime/testsupport/wait"
 )
 
