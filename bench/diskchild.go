@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
@@ -160,7 +160,7 @@ func diskChild(ctx context.Context, args []string, ready func(string)) (err erro
 	if err := joinGroup(o.group); err != nil {
 		return err
 	}
-	if err := attach.Prepare(logger); err != nil {
+	if err := loop.Prepare(logger); err != nil {
 		return err
 	}
 	s, err := openDisk(ctx, o, logger)
@@ -191,7 +191,7 @@ func diskChild(ctx context.Context, args []string, ready func(string)) (err erro
 	defer context.AfterFunc(ctx, func() { control.Close() })()
 	wg.Go(func() { s.control(ctx, control) })
 	if o.owner != "" {
-		a, err := attach.Attach(ctx, s.dev, attach.Options{Owner: o.owner, Volume: "bench", Dir: filepath.Join(o.dir, "mnt"), Logger: logger})
+		a, err := loop.Attach(ctx, s.dev, loop.Options{Owner: o.owner, Volume: "bench", Dir: filepath.Join(o.dir, "mnt"), Logger: logger})
 		if err != nil {
 			return err
 		}

@@ -59,13 +59,13 @@ faults() {
 }
 verify() {
 	local failed=0 p
-	for p in nbd attach; do run "verify-$p" LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' "./lsvd/$([ "$p" = nbd ] && echo frontend/)$p" || failed=1; done
+	for p in nbd loop; do run "verify-$p" LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' "./lsvd/frontend/$p" || failed=1; done
 	return $failed
 }
 snapshots() { run snapshots LSVD_CLONES=100 -- -run '^TestSnapshots$' ./lsvd; }
 trim() { run trim LSVD_FILL=10240 -- -run '^TestTrimFreesStore$' ./lsvd; }
 damage() { run damage LSVD_FLIPS=1000 -- -run '^TestFlippedBitInLog$' ./lsvd; }
-handover() { run handover LSVD_HANDOVERS=100 -- -run '^TestHandover$' ./lsvd/attach; }
+handover() { run handover LSVD_HANDOVERS=100 -- -run '^TestHandover$' ./lsvd/frontend/loop; }
 store() { run store RUNTIME_SOAK=1 -- -run '^(TestFrozenDatabase|TestDeletionOfMany)$' ./entity/pgstore; }
 database() { run database LSVD_SOAK="$soak" -- -run '^TestDatabaseOnDisk$' ./e2e; }
 amplification() { run amplification LSVD_AMPLIFICATION=16384 -- -run '^TestWriteAmplification$' ./lsvd; }

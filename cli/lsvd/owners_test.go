@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/need"
@@ -51,8 +51,8 @@ func newHost(t *testing.T, name, store string) *host {
 		os.RemoveAll(dir)
 	})
 	h.block = os.Geteuid() == 0
-	for _, s := range attach.Detect() {
-		h.block = h.block && (s.Kind != attach.FUSE || s.Err == nil)
+	for _, s := range loop.Detect() {
+		h.block = h.block && (s.Kind != loop.FUSE || s.Err == nil)
 	}
 	if !h.block {
 		return h

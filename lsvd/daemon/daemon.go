@@ -29,8 +29,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
 	"miren.dev/runtime/lsvd/vfs"
@@ -50,7 +50,7 @@ type Config struct {
 	// get I/O errors.
 	RefusedTimeout time.Duration
 	// Holder keeps block devices while no daemon runs; nil: they fail then.
-	Holder attach.Holder
+	Holder loop.Holder
 	// DiskCacheBytes bounds what all disks together keep of remote stores in
 	// the directory cache of the state directory; 0: nothing. Encrypted
 	// volumes keep nothing there.
@@ -120,7 +120,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, s := range specs {
 		wanted[s.ID] = s.Block
 	}
-	left, err := attach.Sweep(ctx, d.cfg.State.ID(), func(volume string) bool { return wanted[volume] })
+	left, err := loop.Sweep(ctx, d.cfg.State.ID(), func(volume string) bool { return wanted[volume] })
 	for _, e := range left {
 		d.logger.Warn("a block device that nobody has attached was taken away", "volume", e.Volume, "device", e.Device)
 	}

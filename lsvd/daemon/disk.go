@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
@@ -268,7 +268,7 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 	if x.spec.ReadOnly {
 		return errs.New(errs.InvalidArgument, "volume %s is read-only and cannot be a block device", x.spec.label()).WithHint("serve it by NBD")
 	}
-	a, err := attach.Attach(ctx, x.counted(KindBlock), d.attachOptions(x))
+	a, err := loop.Attach(ctx, x.counted(KindBlock), d.attachOptions(x))
 	if err != nil {
 		return err
 	}
@@ -287,8 +287,8 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 }
 
 // attachOptions say how the block device of a disk is made.
-func (d *Daemon) attachOptions(x *disk) attach.Options {
-	return attach.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(), Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.logger}
+func (d *Daemon) attachOptions(x *disk) loop.Options {
+	return loop.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(), Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.logger}
 }
 
 // detachTimeout bounds the wait for those who have a device open.

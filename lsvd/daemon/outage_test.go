@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/daemon"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/pkg/errs"
@@ -226,7 +226,7 @@ func TestDetachInAnOutage(t *testing.T) {
 		t.Error("the user of a device that was taken away saw no error")
 	}
 	wait.For(t, "nothing is left on the machine", func() bool {
-		left, err := attach.List(m.owner)
+		left, err := loop.List(m.owner)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/daemon"
 	"miren.dev/runtime/lsvd/frontend/holder"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/private"
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 // serve is a disk daemon until it is killed, or told to end by SIGTERM.
 func serve(dir string) error {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := attach.Prepare(logger); err != nil {
+	if err := loop.Prepare(logger); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/daemon"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
@@ -82,7 +82,7 @@ func TestRefusedDiskFailsItsUsers(t *testing.T) {
 				t.Errorf("the user of the device failed after %v, before the %v that it is to wait", took, timeout)
 			}
 			wait.For(t, "no device is left on the machine", func() bool {
-				left, err := attach.List(m.owner)
+				left, err := loop.List(m.owner)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -69,7 +69,7 @@ func (d *Daemon) claim(ctx context.Context, x *disk) bool {
 	if !x.view().Block {
 		return true
 	}
-	err := attach.Claim(ctx, d.attachOptions(x))
+	err := loop.Claim(ctx, d.attachOptions(x))
 	switch {
 	case errs.Is(err, errs.NotFound):
 	case err != nil:
@@ -88,7 +88,7 @@ func (d *Daemon) discard(ctx context.Context, x *disk) {
 	if device == "" {
 		return
 	}
-	if err := attach.Discard(ctx, d.attachOptions(x)); err != nil {
+	if err := loop.Discard(ctx, d.attachOptions(x)); err != nil {
 		d.logger.Warn("a block device was not taken away, it is tried again", "volume", x.spec.label(), "device", device, "error", err)
 		return
 	}
@@ -109,7 +109,7 @@ func (d *Daemon) detachUnopened(ctx context.Context, x *disk, force bool) error 
 		return errs.New(errs.FailedPrecondition, "volume %s is not open, and users of its block device %s wait for it", x.spec.label(), device).
 			WithHint("`r lsvd info %s` says why; --force takes the device away, and its users get I/O errors", x.spec.label())
 	}
-	return attach.Discard(ctx, d.attachOptions(x))
+	return loop.Discard(ctx, d.attachOptions(x))
 }
 
 // leftDevice is the block device that a daemon before has left of a disk that
@@ -118,7 +118,7 @@ func (d *Daemon) leftDevice(x *disk) string {
 	if !x.view().Block || x.running() {
 		return ""
 	}
-	left, err := attach.List(d.cfg.State.ID())
+	left, err := loop.List(d.cfg.State.ID())
 	if err != nil {
 		d.logger.Warn("cannot list block devices", "error", err)
 		return ""

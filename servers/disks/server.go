@@ -6,7 +6,7 @@
 //	<run dir>/lsvd/nbd/*.sock     disks by NBD, unless another place was asked for
 //	<run dir>/lsvd/daemon.json    its process (package proc); gone if it ended in order
 //	<run dir>/lsvd/holder.*       what keeps block devices between two daemons (package lsvd/frontend/holder)
-//	<run dir>/lsvd/block/         mounts under block devices (package lsvd/attach)
+//	<run dir>/lsvd/block/         mounts under block devices (package lsvd/frontend/loop)
 package disks
 
 import (

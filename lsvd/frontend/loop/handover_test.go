@@ -1,4 +1,4 @@
-package attach_test
+package loop_test
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package attach_test
+package loop_test
 
 import (
 	"bufio"
@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/frontend/holder"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -62,11 +62,11 @@ func TestKilledDaemonWithoutHolderEndsIO(t *testing.T) {
 	begin = time.Now()
 	command(t, "losetup", "-d", p.device)
 	within("losetup -d")
-	if _, err := attach.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
+	if _, err := loop.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	within("sweep")
-	if left, err := attach.List(name); err != nil || len(left) != 0 {
+	if left, err := loop.List(name); err != nil || len(left) != 0 {
 		t.Fatalf("left: %v, %v", left, err)
 	}
 	if waiting := uninterruptible(t); len(waiting) > 0 {
@@ -128,10 +128,10 @@ func TestKillAttach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := attach.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
+	if _, err := loop.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := attach.List(name); err != nil || len(left) != 0 {
+	if left, err := loop.List(name); err != nil || len(left) != 0 {
 		t.Fatalf("left: %v, %v", left, err)
 	}
 	if waiting := uninterruptible(t); len(waiting) > 0 {

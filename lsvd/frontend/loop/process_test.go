@@ -1,4 +1,4 @@
-package attach_test
+package loop_test
 
 import (
 	"bufio"
@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/frontend/holder"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/private"
@@ -55,12 +55,12 @@ func TestMain(m *testing.M) {
 // daemon serves the disk until it is killed, or told to end by SIGTERM.
 func daemon() error {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := attach.Prepare(logger); err != nil {
+	if err := loop.Prepare(logger); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	o := attach.Options{Owner: os.Getenv(ownerEnv), Volume: "v", Dir: os.Getenv(runEnv), Logger: logger}
+	o := loop.Options{Owner: os.Getenv(ownerEnv), Volume: "v", Dir: os.Getenv(runEnv), Logger: logger}
 	if socket := os.Getenv(holderEnv); socket != "" {
 		client, err := holder.Dial(ctx, socket)
 		if err != nil {
@@ -76,7 +76,7 @@ func daemon() error {
 		if err != nil {
 			return err
 		}
-		a, err := attach.Attach(ctx, dev, o)
+		a, err := loop.Attach(ctx, dev, o)
 		if err != nil {
 			return err
 		}

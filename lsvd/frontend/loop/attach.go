@@ -1,4 +1,4 @@
-// Package attach makes a block device of a disk. On hosts without nbd and ublk
+// Package loop makes a block device of a disk. On hosts without nbd and ublk
 // it is a loop device, with direct I/O and blocks of 4096 bytes, on a FUSE
 // file that this process serves (package fuse); [Detect] says what a host can
 // do. The process must be able to answer itself: it calls [Prepare] first.
@@ -32,7 +32,7 @@
 //
 // A process must not use its own device or FUSE file by package os or net:
 // their poller may stop the whole scheduler until the process has answered.
-package attach
+package loop
 
 import (
 	"context"

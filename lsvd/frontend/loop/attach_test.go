@@ -1,4 +1,4 @@
-package attach_test
+package loop_test
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/frontend/holder"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
@@ -122,11 +122,11 @@ func TestAttachedDeviceIsUsable(t *testing.T) {
 	defer dev.Close(context.Background())
 	disk := &counted{Disk: dev}
 	disk.size.Store(testSize / 2)
-	a, err := attach.Attach(t.Context(), disk, attach.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)})
+	a, err := loop.Attach(t.Context(), disk, loop.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	entries, err := attach.List(name)
+	entries, err := loop.List(name)
 	if err != nil || len(entries) != 1 || entries[0].Device != a.Path() || entries[0].Volume != "v" || !strings.HasPrefix(entries[0].Mount, run) {
 		t.Fatalf("listed %v, %v", entries, err)
 	}
@@ -197,7 +197,7 @@ func TestAttachedDeviceIsUsable(t *testing.T) {
 	if err := a.Err(); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := attach.List(name); err != nil || len(left) != 0 {
+	if left, err := loop.List(name); err != nil || len(left) != 0 {
 		t.Fatalf("left: %v, %v", left, err)
 	}
 	if _, err := os.Stat(sys + "/loop"); !errors.Is(err, fs.ErrNotExist) {
@@ -206,7 +206,7 @@ func TestAttachedDeviceIsUsable(t *testing.T) {
 }
 
 // attached makes a disk and attaches it.
-func attached(t *testing.T) (owned string, a *attach.Attachment) {
+func attached(t *testing.T) (owned string, a *loop.Attachment) {
 	t.Helper()
 	name, run := owner(t)
 	dev, err := openDisk(t.Context(), t.TempDir(), logger(t))
@@ -214,7 +214,7 @@ func attached(t *testing.T) (owned string, a *attach.Attachment) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close(context.Background()) })
-	if a, err = attach.Attach(t.Context(), dev, attach.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)}); err != nil {
+	if a, err = loop.Attach(t.Context(), dev, loop.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)}); err != nil {
 		t.Fatal(err)
 	}
 	return name, a
@@ -239,14 +239,14 @@ func TestAbandonEndsIO(t *testing.T) {
 		t.Fatalf("read of an abandoned device: %v", err)
 	}
 	f.Close()
-	if left, err := attach.List(name); err != nil || len(left) != 0 {
+	if left, err := loop.List(name); err != nil || len(left) != 0 {
 		t.Fatalf("left: %v, %v", left, err)
 	}
 }
 
 func TestBadNamesAreRefused(t *testing.T) {
-	for _, o := range []attach.Options{{Owner: "a:b", Volume: "v"}, {Owner: "a"}, {Owner: "a", Volume: "../v"}, {Owner: "", Volume: "v"}} {
-		if _, err := attach.Attach(t.Context(), nil, o); !errs.Is(err, errs.InvalidArgument) {
+	for _, o := range []loop.Options{{Owner: "a:b", Volume: "v"}, {Owner: "a"}, {Owner: "a", Volume: "../v"}, {Owner: "", Volume: "v"}} {
+		if _, err := loop.Attach(t.Context(), nil, o); !errs.Is(err, errs.InvalidArgument) {
 			t.Errorf("%q, %q: %v", o.Owner, o.Volume, err)
 		}
 	}

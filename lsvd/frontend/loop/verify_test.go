@@ -1,4 +1,4 @@
-package attach_test
+package loop_test
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/fiotest"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/testsupport/attachtest"
@@ -34,7 +34,7 @@ func TestExperimentVerify(t *testing.T) {
 	if err := lsvd.Create(t.Context(), st, id, size, nil); err != nil {
 		t.Fatal(err)
 	}
-	open := func() (*lsvd.Device, *attach.Attachment) {
+	open := func() (*lsvd.Device, *loop.Attachment) {
 		t.Helper()
 		logs, err := vfs.OpenDir(filepath.Join(t.TempDir(), "log"))
 		if err != nil {
@@ -46,7 +46,7 @@ func TestExperimentVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { dev.Close(context.Background()) })
-		a, err := attach.Attach(t.Context(), dev, attach.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)})
+		a, err := loop.Attach(t.Context(), dev, loop.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
