@@ -52,7 +52,7 @@ metamorphic() { run metamorphic LSVD_SEED="$first" LSVD_SEEDS=$((seeds / 50)) --
 faults() {
 	local failed=0
 	run faults-store LSVD_OUTAGE=60s -- -run '^Test(Wire.*|TwoOwners)$' ./lsvd || failed=1
-	run faults-daemon LSVD_OUTAGE=310s -- -run '^TestRestartInAnOutage$' ./lsvd/daemon || failed=1
+	run faults-daemon LSVD_OUTAGE=310s -- -run '^TestRestartInAnOutage$' ./lsvd/node/daemon || failed=1
 	run faults-fio LSVD_OUTAGE=60s -- -run '^TestExperiment(Faults|Outage)$' ./lsvd/frontend/nbd || failed=1
 	run faults-hosts -- -count=20 -run '^TestTwoHosts$' ./cli/lsvd || failed=1
 	return $failed

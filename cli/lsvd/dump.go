@@ -10,7 +10,7 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/node/host"
 )
 
 type dumpOptions struct {

@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"miren.dev/runtime/lsvd/frontend/nbd"
-	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 )
 

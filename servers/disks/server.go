@@ -1,4 +1,4 @@
-// Package disks is the disk daemon as a process: package lsvd/daemon behind
+// Package disks is the disk daemon as a process: package lsvd/node/daemon behind
 // RPC on a unix socket, and its metrics over HTTP.
 //
 //	<run dir>/lsvd/control.sock   RPC (api/lsvd), for root and the daemon's own user
@@ -26,10 +26,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	api "miren.dev/runtime/api/lsvd"
-	"miren.dev/runtime/lsvd/daemon"
 	"miren.dev/runtime/lsvd/frontend/holder"
-	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/daemon"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"

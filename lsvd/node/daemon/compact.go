@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/node/host"
 )
 
 // Disks of one store that share segments, as clones do, collect together what

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 )
 

@@ -14,8 +14,8 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/frontend/nbd"
-	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/daemon"
 	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/lsvd/frontend/loop"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/node/daemon"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/wait"
