@@ -23,6 +23,7 @@ import (
 	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -218,7 +219,7 @@ func openDisk(ctx context.Context, o diskOptions, logger *slog.Logger) (*served,
 	if err != nil {
 		return nil, err
 	}
-	dir, err := store.OpenDir(filepath.Join(o.dir, "store"))
+	dir, err := dirstore.Open(filepath.Join(o.dir, "store"))
 	if err != nil {
 		return nil, err
 	}

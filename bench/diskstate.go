@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/lsvd/workload"
 )
@@ -158,7 +159,7 @@ func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err
 	if err := loop.Prepare(logger); err != nil {
 		return err
 	}
-	st, err := store.OpenDir(filepath.Join(args[0], "store"))
+	st, err := dirstore.Open(filepath.Join(args[0], "store"))
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
@@ -27,7 +28,7 @@ type rig struct {
 
 func newRig(t *testing.T, size int64) *rig {
 	t.Helper()
-	st, err := store.OpenDir(t.TempDir())
+	st, err := dir.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
@@ -259,7 +259,7 @@ func TestLocalStoreIsReadByBlock(t *testing.T) {
 	if failed < 1 || failed > 16 {
 		t.Errorf("%d blocks fail after one bit flipped", failed)
 	}
-	dir := r.st.(*store.Dir)
+	dir := r.st.(*dirstore.Store)
 	if err := dir.ReadObject(t.Context(), segments[0], p, 1<<30); err == nil {
 		t.Error("read after the end of an object")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 func openAt(ctx context.Context, dir string) (*lsvd.Device, *lsvd.DiskCache, error) {
-	near, err := store.OpenDir(filepath.Join(dir, "store"))
+	near, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -80,7 +81,7 @@ func metaDisks(t *testing.T, rng *rand.Rand) []*metaDisk {
 		random := rand.NewChaCha8([32]byte{byte(rng.Uint32()), byte(rng.Uint32())})
 		random.Read(m.id[:])
 		if bytes.HasPrefix([]byte(m.name), []byte("directory")) {
-			if m.st, err = store.OpenDir(t.TempDir()); err != nil {
+			if m.st, err = dir.Open(t.TempDir()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 )
 
 // TestGCMovesScatteredBlocks has GC move blocks that lie scattered over segments: it reads many
@@ -20,7 +20,7 @@ func TestGCMovesScatteredBlocks(t *testing.T) {
 	r := newRig(t, size)
 	dir := t.TempDir()
 	var err error
-	if r.st, err = store.OpenDir(dir); err != nil {
+	if r.st, err = dirstore.Open(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := lsvd.Create(t.Context(), r.st, r.id, size, nil); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -19,7 +20,7 @@ import (
 func benchDisk(b *testing.B, size int64, compressible, far bool, opts lsvd.Options) *lsvd.Device {
 	b.Helper()
 	ctx, dir := context.Background(), b.TempDir()
-	near, err := store.OpenDir(filepath.Join(dir, "store"))
+	near, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func BenchmarkSnapshot(b *testing.B) {
 		spots = 8
 	)
 	ctx, dir := context.Background(), b.TempDir()
-	st, err := store.OpenDir(filepath.Join(dir, "store"))
+	st, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -6,14 +6,14 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
-	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 )
 
 // TestFramesUseSpaceOfIndexes: frames have the room that indexes do not need, and give it back,
 // within the limit.
 func TestFramesUseSpaceOfIndexes(t *testing.T) {
 	const limit = 16 << 20
-	st, err := store.OpenDir(t.TempDir())
+	st, err := dir.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

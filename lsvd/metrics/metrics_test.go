@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 )
 
 func TestHistogramQuantiles(t *testing.T) {
@@ -151,7 +152,7 @@ lsvd_write_amplification{volume="w"} 0
 
 // TestWrappedStoreStaysNear keeps what a store can do besides.
 func TestWrappedStoreStaysNear(t *testing.T) {
-	dir, err := store.OpenDir(t.TempDir())
+	dir, err := dirstore.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func (f *Fault) Get(ctx context.Context, key string) ([]byte, Version, error) {
 		old, ok := f.replaced[key]
 		f.mu.Unlock()
 		if ok {
-			return old, contentVersion(old), nil
+			return old, ContentVersion(old), nil
 		}
 	}
 	data, v, err := f.Store.Get(ctx, key)

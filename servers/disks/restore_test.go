@@ -11,7 +11,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/node/host"
-	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -25,7 +25,7 @@ func TestRestoreIsRepeated(t *testing.T) {
 	ctx := t.Context()
 	v := &disks.Volumes{Instance: &instance.Instance{StateDir: t.TempDir()}, Logger: slog.New(slog.DiscardHandler)}
 	from, to := t.TempDir(), t.TempDir()
-	src, err := store.OpenDir(from)
+	src, err := dir.Open(from)
 	if err != nil {
 		t.Fatal(err)
 	}

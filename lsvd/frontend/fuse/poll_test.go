@@ -10,7 +10,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/frontend/fuse"
-	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -48,7 +48,7 @@ func TestPollingReaderEndsWithConnection(t *testing.T) {
 // nobody does any more when the connection has ended.
 func TestPollingReaderCollectsCompletions(t *testing.T) {
 	const size = 32 << 20
-	dir, err := store.OpenDir(t.TempDir())
+	dir, err := dirstore.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -156,7 +157,7 @@ func (a *away) Create(ctx context.Context, key string, data []byte) (store.Versi
 // store is away, writes wait since too much is unsent, and reads wait for it.
 func TestStoreAway(t *testing.T) {
 	const size, cached = 64 << 20, 1 << 20
-	dir, err := store.OpenDir(t.TempDir())
+	dir, err := dirstore.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

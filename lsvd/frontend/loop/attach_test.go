@@ -20,7 +20,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/lsvd/frontend/loop"
-	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/attachtest"
@@ -46,7 +46,7 @@ func command(t *testing.T, name string, args ...string) string {
 
 // openDisk opens the volume in dir, which it makes first if it is not there.
 func openDisk(ctx context.Context, dir string, logger *slog.Logger) (*lsvd.Device, error) {
-	st, err := store.OpenDir(filepath.Join(dir, "store"))
+	st, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		return nil, err
 	}

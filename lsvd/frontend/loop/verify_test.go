@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fiotest"
 	"miren.dev/runtime/lsvd/frontend/loop"
-	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/testsupport/attachtest"
 )
@@ -26,7 +26,7 @@ func TestExperimentVerify(t *testing.T) {
 	attachtest.Need(t, "fio")
 	size, load := fiotest.Load(t, "128m")
 	name, run := owner(t)
-	st, err := store.OpenDir(filepath.Join(t.TempDir(), "store"))
+	st, err := dir.Open(filepath.Join(t.TempDir(), "store"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/store/s3"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
@@ -67,7 +68,7 @@ func (s serving) open(ctx context.Context) (st store.Store, fs vfs.FS, err error
 	if s.S3 != nil {
 		st, err = s3.Open(ctx, *s.S3)
 	} else {
-		st, err = store.OpenDir(filepath.Join(s.Dir, "store"))
+		st, err = dir.Open(filepath.Join(s.Dir, "store"))
 	}
 	if err != nil {
 		return nil, nil, err

@@ -1,4 +1,5 @@
-package store
+// Package dir is the object store in a directory of a local file system.
+package dir
 
 import (
 	"container/list"
@@ -17,16 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd/internal/sched"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Dir keeps each object in a file under a directory. An object is written to
+// Store keeps each object in a file under a directory. An object is written to
 // a temporary file, synced, and then linked (Create) or renamed (Replace) into
 // place, and the directory is synced: after a crash an object is whole or
 // absent. Several processes may use one directory: link is the atomic create,
 // and Replace and Delete exclude each other by flock of the file ".lock".
-type Dir struct {
+type Store struct {
 	root  string
 	files *files
 }
@@ -35,10 +37,10 @@ type Dir struct {
 // of a crash; nothing takes that long to write one object.
 const staleTemp = time.Hour
 
-// OpenDir returns the store in the directory root, which it makes if needed,
+// Open returns the store in the directory root, which it makes if needed,
 // and removes temporary files that a crash has left.
-func OpenDir(root string) (*Dir, error) {
-	d := &Dir{root: root, files: &files{byKey: map[string]*list.Element{}}}
+func Open(root string) (*Store, error) {
+	d := &Store{root: root, files: &files{byKey: map[string]*list.Element{}}}
 	runtime.AddCleanup(d, (*files).close, d.files)
 	if err := os.MkdirAll(d.temp(), 0o700); err != nil {
 		return nil, errs.Wrap(err, "open object directory")
@@ -55,24 +57,24 @@ func OpenDir(root string) (*Dir, error) {
 	return d, nil
 }
 
-func (d *Dir) temp() string           { return filepath.Join(d.root, ".tmp") }
-func (d *Dir) path(key string) string { return filepath.Join(d.root, filepath.FromSlash(key)) }
+func (d *Store) temp() string           { return filepath.Join(d.root, ".tmp") }
+func (d *Store) path(key string) string { return filepath.Join(d.root, filepath.FromSlash(key)) }
 
-// Get implements [Store].
-func (d *Dir) Get(ctx context.Context, key string) ([]byte, Version, error) {
-	if err := ready(ctx, key); err != nil {
+// Get implements [store.Store].
+func (d *Store) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return nil, "", err
 	}
 	data, err := os.ReadFile(d.path(key))
 	if err != nil {
 		return nil, "", classify(err, key)
 	}
-	return data, contentVersion(data), nil
+	return data, store.ContentVersion(data), nil
 }
 
-// GetRange implements [Store].
-func (d *Dir) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
-	if err := ready(ctx, key); err != nil {
+// GetRange implements [store.Store].
+func (d *Store) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	f, err := os.Open(d.path(key))
@@ -94,9 +96,9 @@ func (d *Dir) GetRange(ctx context.Context, key string, off, n int64) ([]byte, e
 	return buf, nil
 }
 
-// Create implements [Store].
-func (d *Dir) Create(ctx context.Context, key string, data []byte) (Version, error) {
-	if err := ready(ctx, key); err != nil {
+// Create implements [store.Store].
+func (d *Store) Create(ctx context.Context, key string, data []byte) (store.Version, error) {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return "", err
 	}
 	tmp, err := d.write(data)
@@ -119,12 +121,12 @@ func (d *Dir) Create(ctx context.Context, key string, data []byte) (Version, err
 	if err != nil {
 		return "", classify(err, key)
 	}
-	return contentVersion(data), nil
+	return store.ContentVersion(data), nil
 }
 
-// Replace implements [Store].
-func (d *Dir) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
-	if err := ready(ctx, key); err != nil {
+// Replace implements [store.Store].
+func (d *Store) Replace(ctx context.Context, key string, data []byte, old store.Version) (store.Version, error) {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return "", err
 	}
 	tmp, err := d.write(data)
@@ -142,23 +144,23 @@ func (d *Dir) Replace(ctx context.Context, key string, data []byte, old Version)
 	if err != nil {
 		return "", classify(err, key)
 	}
-	if contentVersion(have) != old {
+	if store.ContentVersion(have) != old {
 		return "", errs.New(errs.Conflict, "object %s has changed", key)
 	}
 	if err := atomicfile.Rename(tmp, path); err != nil {
 		return "", classify(err, key)
 	}
-	return contentVersion(data), nil
+	return store.ContentVersion(data), nil
 }
 
-// List implements [Store].
-func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
-	return func(yield func(Info, error) bool) {
+// List implements [store.Store].
+func (d *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Info, error] {
+	return func(yield func(store.Info, error) bool) {
 		start := d.root
 		if i := strings.LastIndexByte(prefix, '/'); i >= 0 {
 			start = d.path(prefix[:i])
 		}
-		var found []Info
+		var found []store.Info
 		err := filepath.WalkDir(start, func(path string, e fs.DirEntry, err error) error {
 			if err == nil {
 				err = ctx.Err()
@@ -191,14 +193,14 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 			if err != nil {
 				return err
 			}
-			found = append(found, Info{Key: key, Size: info.Size()})
+			found = append(found, store.Info{Key: key, Size: info.Size()})
 			return nil
 		})
 		if err != nil {
-			yield(Info{}, classify(err, prefix))
+			yield(store.Info{}, classify(err, prefix))
 			return
 		}
-		slices.SortFunc(found, func(a, b Info) int { return strings.Compare(a.Key, b.Key) })
+		slices.SortFunc(found, func(a, b store.Info) int { return strings.Compare(a.Key, b.Key) })
 		for _, i := range found {
 			if !yield(i, nil) {
 				return
@@ -207,9 +209,9 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	}
 }
 
-// Delete implements [Store]. It also removes directories that become empty.
-func (d *Dir) Delete(ctx context.Context, key string) error {
-	if err := ready(ctx, key); err != nil {
+// Delete implements [store.Store]. It also removes directories that become empty.
+func (d *Store) Delete(ctx context.Context, key string) error {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return err
 	}
 	unlock, err := d.lock()
@@ -238,7 +240,7 @@ func (d *Dir) Delete(ctx context.Context, key string) error {
 const writeStep = 128 << 10
 
 // write puts data into a synced temporary file.
-func (d *Dir) write(data []byte) (string, error) {
+func (d *Store) write(data []byte) (string, error) {
 	f, err := os.CreateTemp(d.temp(), "put-")
 	if err != nil {
 		return "", err
@@ -263,7 +265,7 @@ func (d *Dir) write(data []byte) (string, error) {
 }
 
 // makeParents makes the directories above path, each durable in its parent.
-func (d *Dir) makeParents(path string) error {
+func (d *Store) makeParents(path string) error {
 	dir := filepath.Dir(path)
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -280,7 +282,7 @@ func (d *Dir) makeParents(path string) error {
 }
 
 // lock excludes other Replace and Delete calls, of any process.
-func (d *Dir) lock() (func(), error) {
+func (d *Store) lock() (func(), error) {
 	f, err := os.OpenFile(filepath.Join(d.root, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err

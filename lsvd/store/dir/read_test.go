@@ -1,4 +1,4 @@
-package store_test
+package dir_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -33,7 +34,7 @@ func (b *begun) Told()                  { b.end.Done() }
 // memory that is aligned and that is not, beyond the end, and of nothing.
 func TestBeginReads(t *testing.T) {
 	root := t.TempDir()
-	d, err := store.OpenDir(root)
+	d, err := dir.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,12 +99,12 @@ func dropCache(t *testing.T, path string) {
 	}
 }
 
-// TestFilesClosed: objects that a Dir keeps open are closed when nobody has it
+// TestFilesClosed: objects that a store keeps open are closed when nobody has it
 // any more.
 func TestFilesClosed(t *testing.T) {
 	root := t.TempDir()
 	func() {
-		d, err := store.OpenDir(root)
+		d, err := dir.Open(root)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package store
+package dir
 
 import (
 	"container/list"
@@ -10,46 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd/internal/aio"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Near is what a store may offer beside [Store] if its objects are as near as
-// a local file: reading small pieces one by one costs no more than reading
-// them together.
-type Near interface {
-	// ReadObject fills p from off of an object that is never replaced. After
-	// the object was deleted it may go on to succeed for a while. Where the
-	// object ends before p is full, it fails with InvalidArgument.
-	ReadObject(ctx context.Context, key string, p []byte, off int64) error
-	// BeginReads begins reads as ReadObject makes them, all at once, without
-	// waiting for them.
-	BeginReads(reads []*ObjectRead)
-}
-
-// ObjectRead is a read of an object that is begun with others.
-type ObjectRead struct {
-	Key    string
-	P      []byte // the store's until Done is called
-	Off    int64
-	Waiter Waiter
-
-	o    *openFile
-	req  aio.Request
-	left int // bytes that could not be read so
-}
-
-// Waiter waits for a read of an object that was begun. Its methods are called
-// by who also tells others: they must not block. They may be called before
-// BeginReads returns.
-type Waiter interface {
-	// Done says how it ended. Others that have ended together may follow: then
-	// more is set.
-	Done(err error, more bool)
-	// Told comes after Done was called for all that ended together.
-	Told()
-}
-
-// maxFiles bounds the objects that a Dir keeps open for ReadObject; after
+// maxFiles bounds the objects that a Store keeps open for ReadObject; after
 // every sweepEvery opens it closes those that were deleted.
 const (
 	maxFiles   = 256
@@ -73,11 +38,11 @@ type openFile struct {
 	direct int // another descriptor, for direct I/O; -1 if the file system has none
 }
 
-// ReadObject implements [Near]. What is aligned to pages, in the object and in
+// ReadObject implements [store.Near]. What is aligned to pages, in the object and in
 // memory, and is not in the page cache since it was written, passes it by:
 // whoever reads single blocks of objects keeps himself what is worth it, and a
 // page cache that is full costs as much time as the read.
-func (d *Dir) ReadObject(ctx context.Context, key string, p []byte, off int64) error {
+func (d *Store) ReadObject(ctx context.Context, key string, p []byte, off int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -94,11 +59,11 @@ func (d *Dir) ReadObject(ctx context.Context, key string, p []byte, off int64) e
 	return o.read(p, off)
 }
 
-// BeginReads implements [Near].
-func (d *Dir) BeginReads(reads []*ObjectRead) {
+// BeginReads implements [store.Near].
+func (d *Store) BeginReads(reads []*store.ObjectRead) {
 	var few [32]*aio.Request
 	direct := few[:0]
-	var cached []*ObjectRead
+	var cached []*begun
 	for _, r := range reads {
 		o, err := d.open(r.Key)
 		if err != nil {
@@ -106,57 +71,74 @@ func (d *Dir) BeginReads(reads []*ObjectRead) {
 			r.Waiter.Told()
 			continue
 		}
-		r.o, r.left = o, 0
+		b := begunReads.Get().(*begun)
+		b.read, b.o, b.left = r, o, 0
 		switch {
 		case aio.Cached(o.fd, r.Off, len(r.P)):
-			cached = append(cached, r)
+			cached = append(cached, b)
 		case o.direct >= 0 && aio.Aligned(r.P, r.Off):
-			r.req = aio.Request{FD: o.direct, P: r.P, Off: r.Off, Waiter: (*begun)(r)}
-			direct = append(direct, &r.req)
+			b.req = aio.Request{FD: o.direct, P: r.P, Off: r.Off, Waiter: b}
+			direct = append(direct, &b.req)
 		default:
-			r.left = len(r.P)
-			(*begun)(r).Told()
+			b.left = len(r.P)
+			b.Told()
 		}
 	}
 	for _, q := range direct[aio.Begin(direct):] {
 		q.Waiter.Done(0, errors.ErrUnsupported, false)
 		q.Waiter.Told()
 	}
-	for i, r := range cached {
-		err := r.o.read(r.P, r.Off)
-		r.o.release()
-		r.Waiter.Done(err, i+1 < len(cached))
+	for i, b := range cached {
+		err := b.o.read(b.read.P, b.read.Off)
+		b.o.release()
+		b.read.Waiter.Done(err, i+1 < len(cached))
 	}
-	for _, r := range cached {
-		r.Waiter.Told()
+	for _, b := range cached {
+		b.free().Told()
 	}
 }
 
-// begun is a read that the kernel was handed.
-type begun ObjectRead
+// begun is a read that was begun.
+type begun struct {
+	read *store.ObjectRead
+	o    *openFile
+	req  aio.Request
+	left int // bytes that the kernel did not read
+}
+
+var begunReads = sync.Pool{New: func() any { return new(begun) }}
+
+// free gives b back to the pool and returns its waiter.
+func (b *begun) free() store.Waiter {
+	w := b.read.Waiter
+	*b = begun{}
+	begunReads.Put(b)
+	return w
+}
 
 // Done implements [aio.Waiter].
 func (b *begun) Done(n int, err error, more bool) {
-	if b.left = len(b.P) - n; b.left > 0 {
+	if b.left = len(b.read.P) - n; b.left > 0 {
 		return
 	}
 	b.o.release()
-	b.Waiter.Done(nil, more)
+	b.read.Waiter.Done(nil, more)
 }
 
-// Told implements [aio.Waiter]. What is left is read as it is for those who
-// wait, which says why.
+// Told implements [aio.Waiter]. What the kernel did not read is read again
+// through the page cache, which says why.
 func (b *begun) Told() {
 	if b.left == 0 {
-		b.Waiter.Told()
+		b.free().Told()
 		return
 	}
 	go func() {
-		n := len(b.P) - b.left
-		err := b.o.read(b.P[n:], b.Off+int64(n))
+		r := b.read
+		n := len(r.P) - b.left
+		err := b.o.read(r.P[n:], r.Off+int64(n))
 		b.o.release()
-		b.Waiter.Done(err, false)
-		b.Waiter.Told()
+		r.Waiter.Done(err, false)
+		b.free().Told()
 	}()
 }
 
@@ -188,7 +170,7 @@ func (o *openFile) release() {
 }
 
 // open returns an object, which the caller releases.
-func (d *Dir) open(key string) (*openFile, error) {
+func (d *Store) open(key string) (*openFile, error) {
 	x := d.files
 	x.mu.Lock()
 	if e := x.byKey[key]; e != nil {
@@ -196,7 +178,7 @@ func (d *Dir) open(key string) (*openFile, error) {
 		return x.take(e), nil
 	}
 	x.mu.Unlock()
-	if err := CheckKey(key); err != nil {
+	if err := store.CheckKey(key); err != nil {
 		return nil, err
 	}
 	fd, err := openRead(d.path(key), 0)
@@ -262,7 +244,7 @@ func (x *files) drop(e *list.Element) {
 	o.release()
 }
 
-// close closes all, once nobody has the Dir any more.
+// close closes all, once nobody has the Store any more.
 func (x *files) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

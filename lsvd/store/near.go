@@ -1,0 +1,35 @@
+package store
+
+import "context"
+
+// Near is what a store may offer beside [Store] if its objects are as near as
+// a local file: reading small pieces one by one costs no more than reading
+// them together.
+type Near interface {
+	// ReadObject fills p from off of an object that is never replaced. After
+	// the object was deleted it may go on to succeed for a while. Where the
+	// object ends before p is full, it fails with InvalidArgument.
+	ReadObject(ctx context.Context, key string, p []byte, off int64) error
+	// BeginReads begins reads as ReadObject makes them, all at once, without
+	// waiting for them.
+	BeginReads(reads []*ObjectRead)
+}
+
+// ObjectRead is a read of an object that is begun with others.
+type ObjectRead struct {
+	Key    string
+	P      []byte // the store's until Done is called
+	Off    int64
+	Waiter Waiter
+}
+
+// Waiter waits for a read of an object that was begun. Its methods are called
+// by who also tells others: they must not block. They may be called before
+// BeginReads returns.
+type Waiter interface {
+	// Done says how it ended. Others that have ended together may follow: then
+	// more is set.
+	Done(err error, more bool)
+	// Told comes after Done was called for all that ended together.
+	Told()
+}
