@@ -18,10 +18,6 @@ import (
 // base and recent change under pub and mu; only loading and evicting leaves,
 // which changes no content, needs nothing but mu.
 
-// lostSource is the segment number of what is lost for good: a page of the map
-// that was damaged when the loss was accepted.
-const lostSource = 0
-
 // mapObject is a checkpoint that has pages of base.
 type mapObject struct {
 	ref  name.Ref
@@ -30,7 +26,7 @@ type mapObject struct {
 
 // dropped takes blocks of a segment off its live ones. The caller holds mu.
 func (d *Device) dropped(num, blocks uint64) {
-	if num == lostSource {
+	if num == manifest.LostSource {
 		return
 	}
 	s := d.table[num]
@@ -139,7 +135,7 @@ func (d *Device) merge(ctx context.Context) error {
 		v extent.Value
 	}
 	var all []piece
-	d.recent.Walk(0, maxBlocks, func(lba, n uint64, v extent.Value) bool { // it changes under pub only
+	d.recent.Walk(0, extent.MaxBlocks, func(lba, n uint64, v extent.Value) bool { // it changes under pub only
 		for n > 0 {
 			k := n
 			if n > mergeLeaves {
@@ -191,7 +187,7 @@ func (d *Device) merge(ctx context.Context) error {
 }
 
 func (d *Device) newRecent() *extent.Map {
-	m := extent.New(maxBlocks)
+	m := extent.New(extent.MaxBlocks)
 	m.Dropped = d.dropped
 	return m
 }
@@ -213,7 +209,7 @@ func (d *Device) loadDirectory(root *manifest.Root, dir *manifest.Directory, tai
 		d.nextObject++
 	}
 	for _, p := range dir.Pages {
-		if p.Leaf >= maxBlocks/extent.LeafBlocks {
+		if p.Leaf >= extent.MaxBlocks/extent.LeafBlocks {
 			return errs.New(errs.Corrupt, "checkpoint %s has a leaf behind the end", root.Ref)
 		}
 		if d.lostMaps[dir.Objects[p.Object]] {
@@ -235,12 +231,12 @@ func (d *Device) loadDirectory(root *manifest.Root, dir *manifest.Directory, tai
 }
 
 // lostLeaf is the content of a leaf whose page is lost.
-func lostLeaf() []extent.Run { return []extent.Run{{N: extent.LeafBlocks, Src: lostSource}} }
+func lostLeaf() []extent.Run { return []extent.Run{{N: extent.LeafBlocks, Src: manifest.LostSource}} }
 
 // count counts live blocks from the whole map, where the manifest does not.
 func (d *Device) count(ctx context.Context) error {
 	live := map[uint64]uint64{}
-	err := eachLeaf(ctx, d.st, d.man, func(_ uint64, runs []run) error {
+	err := manifest.EachLeaf(ctx, d.st, d.man, func(_ uint64, runs []extent.Run) error {
 		for _, r := range runs {
 			live[r.Src] += uint64(r.N)
 		}
@@ -292,7 +288,7 @@ func (d *Device) loadMap(ctx context.Context, seen *survey, rec *Recovery) error
 	}
 	for i, s := range after {
 		d.table[s.Num].live = s.Blocks
-		mapInto(d.recent, s.Num, indexes[i].Entries)
+		segment.Define(d.recent, s.Num, 0, indexes[i].Entries)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -211,7 +212,7 @@ func (d *Device) loadBoot(ctx context.Context, m *manifest.Manifest) (list []boo
 	if m.Boot == nil {
 		return nil, false
 	}
-	err := again(func() error {
+	err := store.RetryCorrupt(func() error {
 		b, err := d.st.GetRange(ctx, m.Boot.Key(), 0, boot.MaxSize+1)
 		if err == nil {
 			list, err = boot.Decode(*m.Boot, b)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"miren.dev/runtime/lsvd/internal/boot"
+	"miren.dev/runtime/lsvd/internal/chain"
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
@@ -42,9 +43,6 @@ type Damage struct {
 
 // Range is a part of a disk, in bytes.
 type Range struct{ Off, Len int64 }
-
-// run is a piece of a leaf of the map.
-type run = extent.Run
 
 // Check verifies everything that the manifests of a volume and of its
 // snapshots name: the map, and of every segment the trailer, index and
@@ -99,13 +97,13 @@ type checker struct {
 }
 
 func (c *checker) manifests(ctx context.Context, id ID) error {
-	m, _, err := loadManifest(ctx, c.st, name.Manifest(id))
+	m, _, err := manifest.Load(ctx, c.st, name.Manifest(id))
 	if errs.Is(err, errs.Corrupt) {
 		c.report.Damage = append(c.report.Damage, Damage{Key: name.Manifest(id), Err: err, Volume: true})
 	} else if err != nil {
 		return errs.Wrap(err, "volume %s", id)
 	} else {
-		if m.Encrypted && m.KeyCheck != keyCheck(c.key) {
+		if m.Encrypted && m.KeyCheck != segment.KeyCheck(c.key) {
 			return errs.New(errs.FailedPrecondition, "volume %s is encrypted with another key", id)
 		}
 		c.views = append(c.views, view{m: m})
@@ -115,7 +113,7 @@ func (c *checker) manifests(ctx context.Context, id ID) error {
 		return err
 	}
 	for _, s := range snapshots {
-		m, err := loadSnapshot(ctx, c.st, id, s)
+		m, err := manifest.LoadSnapshot(ctx, c.st, id, s)
 		switch {
 		case errs.Is(err, errs.NotFound):
 		case errs.Is(err, errs.Corrupt):
@@ -140,7 +138,7 @@ func (c *checker) manifests(ctx context.Context, id ID) error {
 			seen[*r] = true
 			c.boots = append(c.boots, *r)
 		}
-		if v.chain, v.end, _, err = readChain(ctx, c.st, v.m, c.key); errs.Is(err, errs.Corrupt) {
+		if v.chain, v.end, _, err = chain.Read(ctx, c.st, v.m, c.key); errs.Is(err, errs.Corrupt) {
 			c.damaged[v.end] = &Damage{Key: v.end.Key(), Err: err}
 		} else if err != nil {
 			return err
@@ -199,10 +197,10 @@ func (c *checker) counts(ctx context.Context, v view) error {
 		damage = Damage{Key: name.Snapshots(v.m.Volume) + v.snapshot, Snapshot: []string{v.snapshot}}
 	}
 	live := map[uint64]uint64{}
-	err := eachLeaf(ctx, c.st, v.m, func(leaf uint64, runs []run) error {
+	err := manifest.EachLeaf(ctx, c.st, v.m, func(leaf uint64, runs []extent.Run) error {
 		for _, r := range runs {
 			live[r.Src] += uint64(r.N)
-			if r.Src == lostSource {
+			if r.Src == manifest.LostSource {
 				off := int64(leaf*extent.LeafBlocks+uint64(r.Start)) * BlockSize
 				damage.Ranges = append(damage.Ranges, Range{off, int64(r.N) * BlockSize})
 				damage.Err = errs.New(errs.Corrupt, "the map was damaged here and the loss accepted")
@@ -241,37 +239,19 @@ func (c *checker) note(ctx context.Context, r name.Ref, err error) error {
 }
 
 func (c *checker) checkMap(ctx context.Context, r name.Ref) (n int64, err error) {
-	err = again(func() error {
+	err = store.RetryCorrupt(func() error {
 		b, _, err := c.st.Get(ctx, r.Key())
 		if err != nil {
 			return err
 		}
 		n = int64(len(b))
-		return mapIntact(r, b)
+		return manifest.VerifyCheckpoint(r, b)
 	})
 	return n, err
 }
 
-// mapIntact checks a whole checkpoint of the map.
-func mapIntact(r name.Ref, b []byte) error {
-	n := int64(len(b))
-	dir, _, err := manifest.DecodeDirectory(r, n, b)
-	if err != nil {
-		return err
-	}
-	for _, p := range dir.Pages {
-		if dir.Objects[p.Object] != r {
-			continue
-		}
-		if _, err := manifest.DecodePage(r, b[min(int64(p.Off), n):min(int64(p.Off)+int64(p.Len), n)]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (c *checker) checkBoot(ctx context.Context, r name.Ref) (n int64, err error) {
-	err = again(func() error {
+	err = store.RetryCorrupt(func() error {
 		b, _, err := c.st.Get(ctx, r.Key())
 		if err == nil {
 			n = int64(len(b))
@@ -291,7 +271,7 @@ func (c *checker) checkBoot(ctx context.Context, r name.Ref) (n int64, err error
 // checkSegment reads the whole object; where frames can be told apart it
 // records which are damaged.
 func (c *checker) checkSegment(ctx context.Context, s *manifest.Segment) (n int64, err error) {
-	err = again(func() error {
+	err = store.RetryCorrupt(func() error {
 		b, _, err := c.st.Get(ctx, s.Ref.Key())
 		if err != nil {
 			return err
@@ -332,7 +312,7 @@ func (c *checker) checkSegment(ctx context.Context, s *manifest.Segment) (n int6
 func (c *checker) blame(ctx context.Context, id ID) error {
 	for i := range c.views {
 		v := &c.views[i]
-		m, err := load(ctx, c.st, id, v.snapshot)
+		m, err := manifest.LoadNamed(ctx, c.st, id, v.snapshot)
 		if errs.Is(err, errs.NotFound) {
 			v.m = nil // deleted meanwhile
 			continue
@@ -342,7 +322,7 @@ func (c *checker) blame(ctx context.Context, id ID) error {
 		}
 		if m.Revision != v.m.Revision {
 			v.m = m
-			if v.chain, v.end, _, err = readChain(ctx, c.st, m, c.key); err != nil && !errs.Is(err, errs.Corrupt) {
+			if v.chain, v.end, _, err = chain.Read(ctx, c.st, m, c.key); err != nil && !errs.Is(err, errs.Corrupt) {
 				return err
 			}
 		}
@@ -393,8 +373,8 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 		return nil
 	}
 	// The map as it is with the segments after the checkpoint, to find ranges.
-	full := extent.New(maxBlocks)
-	err := eachLeaf(ctx, c.st, v.m, func(leaf uint64, runs []run) error {
+	full := extent.New(extent.MaxBlocks)
+	err := manifest.EachLeaf(ctx, c.st, v.m, func(leaf uint64, runs []extent.Run) error {
 		full.SetLeaf(leaf, runs)
 		return nil
 	})
@@ -416,12 +396,12 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 		if err != nil {
 			return err
 		}
-		mapInto(full, s.Num, x.Entries)
+		segment.Define(full, s.Num, 0, x.Entries)
 	}
 	full.Walk(0, v.m.Size/BlockSize, func(lba, n uint64, at extent.Value) bool {
 		s := table[at.Src]
 		d := c.damaged[s.Ref]
-		if at.IsZero() || at.Src == lostSource {
+		if at.IsZero() || at.Src == manifest.LostSource {
 			return true
 		}
 		if d == nil || len(d.Ranges) > 0 && v.snapshot != "" && (d.Volume || d.Snapshot[0] != v.snapshot) {
@@ -441,57 +421,5 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 		}
 		return true
 	})
-	return nil
-}
-
-// eachLeaf calls f for every leaf of the map that m's checkpoint has, in
-// order, and checks that it names blocks that exist.
-func eachLeaf(ctx context.Context, st store.Store, m *manifest.Manifest, f func(leaf uint64, runs []run) error) error {
-	if m.Root == nil {
-		return nil
-	}
-	blocks := map[uint64]uint64{}
-	for _, s := range m.Segments {
-		blocks[s.Num] = s.Blocks
-	}
-	dir, _, err := readDirectory(ctx, st, m.Root)
-	if err != nil {
-		return err
-	}
-	objects := make([][]byte, len(dir.Objects))
-	for _, p := range dir.Pages {
-		if p.Leaf >= maxBlocks/extent.LeafBlocks {
-			return errs.New(errs.Corrupt, "checkpoint %s has a leaf behind the end", m.Root.Ref)
-		}
-		ref := dir.Objects[p.Object]
-		var runs []run
-		err := again(func() (err error) {
-			if objects[p.Object] == nil {
-				if objects[p.Object], _, err = st.Get(ctx, ref.Key()); errs.Is(err, errs.NotFound) {
-					return errs.New(errs.Corrupt, "checkpoint %s is missing", ref)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			b := objects[p.Object]
-			runs, err = manifest.DecodePage(ref, b[min(int(p.Off), len(b)):min(int(p.Off)+int(p.Len), len(b))])
-			if err != nil {
-				objects[p.Object] = nil
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		for _, r := range runs {
-			if n, ok := blocks[r.Src]; r.Src != lostSource && (!ok || uint64(r.Off)+uint64(r.N) > n) {
-				return errs.New(errs.Corrupt, "checkpoint %s names blocks that no segment has", ref)
-			}
-		}
-		if err := f(p.Leaf, runs); err != nil {
-			return err
-		}
-	}
 	return nil
 }

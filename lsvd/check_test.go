@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -56,7 +57,7 @@ func TestCheckFindsExactDamage(t *testing.T) {
 			if !slices.ContainsFunc(r.Damage, func(d Damage) bool { return d.Key == key }) {
 				named := key == name.Manifest(s.id) || !ok && !missing
 				for _, v := range []string{"", "one"} {
-					m, err := load(s.ctx(), s.st, s.id, v)
+					m, err := manifest.LoadNamed(s.ctx(), s.st, s.id, v)
 					if err != nil {
 						continue
 					}

@@ -3,6 +3,8 @@ package lsvd
 import (
 	"context"
 
+	"miren.dev/runtime/lsvd/internal/chain"
+	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
@@ -28,11 +30,11 @@ func CheckLog(ctx context.Context, st store.Store, fs vfs.FS, id ID, key []byte)
 		return r, errs.Wrap(err, "check the log of volume %s", id)
 	}
 	defer lock.Close()
-	m, _, err := loadManifest(ctx, st, name.Manifest(id))
+	m, _, err := manifest.Load(ctx, st, name.Manifest(id))
 	if err != nil {
 		return r, errs.Wrap(err, "volume %s", id)
 	}
-	chain, _, _, err := readChain(ctx, st, m, key)
+	chain, _, _, err := chain.Read(ctx, st, m, key)
 	if err != nil && !errs.Is(err, errs.Corrupt) { // damage of the store is for Check to find
 		return r, err
 	}
@@ -57,12 +59,7 @@ func CheckLog(ctx context.Context, st store.Store, fs vfs.FS, id ID, key []byte)
 		return r, errs.Wrap(err, "check the log of volume %s", id)
 	}
 	if r.Last < promised {
-		r.Damage = damagedLog(r.Last, promised)
+		r.Damage = wal.Damaged(r.Last, promised)
 	}
 	return r, nil
-}
-
-func damagedLog(last, promised uint64) error {
-	return errs.New(errs.Corrupt, "the local log is damaged after sequence %d and had flushed %d", last, promised).
-		WithHint("accept that the disk goes back to what it was before the damage, or restore the log directory")
 }

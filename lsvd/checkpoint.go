@@ -8,7 +8,6 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
-	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -217,27 +216,4 @@ func (d *Device) settle(own mapObject, placed []wanted) {
 	}
 	d.loaded = d.base.Evict(false, d.opts.MapBytes)
 	d.mu.Unlock()
-}
-
-// readDirectory reads the directory of a checkpoint.
-func readDirectory(ctx context.Context, st store.Store, root *manifest.Root) (dir *manifest.Directory, tail []byte, err error) {
-	n := min(root.Size, directoryTail)
-	for {
-		var need int64
-		err = again(func() error {
-			b, err := st.GetRange(ctx, root.Ref.Key(), root.Size-n, n)
-			tail = b
-			if errs.Is(err, errs.NotFound) || errs.Is(err, errs.InvalidArgument) {
-				return errs.New(errs.Corrupt, "checkpoint %s is missing or cut off", root.Ref)
-			}
-			if err == nil {
-				dir, need, err = manifest.DecodeDirectory(root.Ref, root.Size, b)
-			}
-			return err
-		})
-		if err != nil || dir != nil {
-			return dir, tail, err
-		}
-		n = need
-	}
 }

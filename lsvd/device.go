@@ -139,14 +139,11 @@ type cut struct {
 }
 
 func newCut() *cut {
-	return &cut{over: extent.New(maxBlocks)}
+	return &cut{over: extent.New(extent.MaxBlocks)}
 }
 
 // chunk is where the data of a sequence number of the cut is.
 func (c *cut) chunk(seq uint64) *wal.Chunk { return &c.chunks[seq-c.first] }
-
-// maxBlocks gives all maps the same height, whatever the size of the disk.
-const maxBlocks = MaxSize / BlockSize
 
 // gate counts the readers that entered while it was the current one. enter is
 // called with Device.mu held, and so is shut, after the gate was replaced.

@@ -16,7 +16,6 @@ import (
 const (
 	earlyFrames = 16        // most frames of a job for which it is worth it
 	earlySlack  = 192 << 10 // of what is fetched on each side where the place is not exact
-	indexTail   = 32 << 10  // of the end of a segment, where most indexes fit
 )
 
 // early is a range of a segment that is fetched before its index is known.

@@ -74,7 +74,7 @@ type dirty struct {
 
 func (s *dirty) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	b, err := s.Mem.GetRange(ctx, key, off, n)
-	if err == nil && n > indexTail && s.left.Add(-1) >= 0 {
+	if err == nil && n > segment.IndexTail && s.left.Add(-1) >= 0 {
 		for i := 0; i < len(b); i += 512 {
 			b[i] ^= 4
 		}

@@ -6,6 +6,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/store"
 )
 
 // job is frames of a segment, in a row, that one operation on the store brings.
@@ -143,7 +144,7 @@ func (c *cache) do(ctx context.Context, j job) {
 		if rest = missing; len(rest) == 0 {
 			return nil
 		}
-		return again(func() error {
+		return store.RetryCorrupt(func() error {
 			off, n := x.Range(int(rest[0].key.frame), int(rest[len(rest)-1].key.frame)+1)
 			b, err := c.stored(ctx, x, j.s, off, n)
 			if err != nil {

@@ -410,7 +410,7 @@ func readUsage(ctx context.Context, st store.Store, except ...string) (*usage, e
 			return u, nil
 		}
 		for _, key := range slices.Sorted(maps.Keys(now)) {
-			m, _, err := loadManifest(ctx, st, key)
+			m, _, err := manifest.Load(ctx, st, key)
 			if err != nil && !errs.Is(err, errs.NotFound) {
 				return nil, err
 			}

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"time"
 
+	"miren.dev/runtime/lsvd/internal/chain"
+	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
@@ -39,7 +41,7 @@ type VolumeInfo struct {
 
 // Info describes a volume without claiming it.
 func Info(ctx context.Context, st store.Store, id ID) (VolumeInfo, error) {
-	m, _, err := loadManifest(ctx, st, name.Manifest(id))
+	m, _, err := manifest.Load(ctx, st, name.Manifest(id))
 	if err != nil {
 		return VolumeInfo{ID: id}, errs.Wrap(err, "volume %s", id)
 	}
@@ -50,20 +52,11 @@ func Info(ctx context.Context, st store.Store, id ID) (VolumeInfo, error) {
 
 // InfoSnapshot describes a snapshot of a volume.
 func InfoSnapshot(ctx context.Context, st store.Store, id ID, snapshot string) (VolumeInfo, error) {
-	m, err := loadSnapshot(ctx, st, id, snapshot)
+	m, err := manifest.LoadSnapshot(ctx, st, id, snapshot)
 	if err != nil {
 		return VolumeInfo{ID: id, Snapshot: snapshot}, err
 	}
 	return describe(m, snapshot), nil
-}
-
-func loadSnapshot(ctx context.Context, st store.Store, id ID, snapshot string) (*manifest.Manifest, error) {
-	key, err := name.Snapshot(id, snapshot)
-	if err != nil {
-		return nil, err
-	}
-	m, _, err := loadManifest(ctx, st, key)
-	return m, errs.Wrap(err, "snapshot %q of volume %s", snapshot, id)
 }
 
 // List describes all volumes in st and their snapshots, each volume before
@@ -82,7 +75,7 @@ func List(ctx context.Context, st store.Store) ([]VolumeInfo, error) {
 		if !ok {
 			continue
 		}
-		m, _, err := loadManifest(ctx, st, i.Key)
+		m, _, err := manifest.Load(ctx, st, i.Key)
 		if errs.Is(err, errs.NotFound) {
 			continue // deleted meanwhile
 		}
@@ -170,7 +163,7 @@ type SegmentInfo struct {
 // claims nothing and reads the manifest, the map and the headers of segments.
 // The key is needed for an encrypted volume.
 func Dump(ctx context.Context, st store.Store, id ID, snapshot string, key []byte) (Description, error) {
-	m, err := load(ctx, st, id, snapshot)
+	m, err := manifest.LoadNamed(ctx, st, id, snapshot)
 	if err != nil {
 		return Description{}, err
 	}
@@ -185,7 +178,7 @@ func Dump(ctx context.Context, st store.Store, id ID, snapshot string, key []byt
 		d.Boot = m.Boot.Key()
 	}
 	live := map[uint64]uint64{}
-	err = eachLeaf(ctx, st, m, func(leaf uint64, runs []run) error {
+	err = manifest.EachLeaf(ctx, st, m, func(leaf uint64, runs []extent.Run) error {
 		d.Leaves++
 		for _, r := range runs {
 			d.Runs++
@@ -214,7 +207,7 @@ func Dump(ctx context.Context, st store.Store, id ID, snapshot string, key []byt
 			d.Fences = append(d.Fences, i.Key)
 		}
 	}
-	chain, end, fence, err := readChain(ctx, st, m, key)
+	chain, end, fence, err := chain.Read(ctx, st, m, key)
 	for _, s := range chain {
 		d.Chain = append(d.Chain, segmentInfo(s, 0))
 	}
@@ -227,13 +220,4 @@ func Dump(ctx context.Context, st store.Store, id ID, snapshot string, key []byt
 func segmentInfo(s manifest.Segment, live int64) SegmentInfo {
 	return SegmentInfo{Num: s.Num, Key: s.Ref.Key(), Kind: s.Ref.Kind.String(), Volume: s.Ref.Volume, Epoch: s.Ref.Epoch, Number: s.Ref.Num,
 		First: s.First, Last: s.Last, Size: s.Size, Blocks: int64(s.Blocks), Live: live}
-}
-
-// load reads the manifest of a volume, or with a name of its snapshot.
-func load(ctx context.Context, st store.Store, id ID, snapshot string) (*manifest.Manifest, error) {
-	if snapshot != "" {
-		return loadSnapshot(ctx, st, id, snapshot)
-	}
-	m, _, err := loadManifest(ctx, st, name.Manifest(id))
-	return m, errs.Wrap(err, "volume %s", id)
 }

@@ -78,13 +78,12 @@
 package lsvd
 
 import (
-	"crypto/hkdf"
 	"crypto/rand"
-	"crypto/sha256"
 	"io"
 	"log/slog"
 	"time"
 
+	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -94,7 +93,7 @@ import (
 const BlockSize = 4096
 
 // MaxSize is the largest size of a disk: 16 TiB.
-const MaxSize = 16 << 40
+const MaxSize = extent.MaxBlocks * BlockSize
 
 // ID identifies a volume for ever.
 type ID = name.Volume
@@ -218,15 +217,3 @@ type Flags uint8
 
 // FUA makes the write survive a power loss before it is acknowledged.
 const FUA Flags = 1
-
-// keyCheck tells keys apart without giving them away.
-func keyCheck(key []byte) (c [16]byte) {
-	if key != nil {
-		k, err := hkdf.Key(sha256.New, key, nil, "lsvd key check", len(c))
-		if err != nil {
-			panic(err) // 16 bytes are never too many
-		}
-		copy(c[:], k)
-	}
-	return c
-}

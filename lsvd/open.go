@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"miren.dev/runtime/lsvd/internal/chain"
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
@@ -26,7 +27,7 @@ func Create(ctx context.Context, st store.Store, id ID, size int64, key []byte) 
 		return errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(key))
 	}
 	m := &manifest.Manifest{Volume: id, Size: uint64(size), NextSegment: 1, Clean: true, Encrypted: key != nil,
-		KeyCheck: keyCheck(key), Created: uint64(time.Now().UnixNano())}
+		KeyCheck: segment.KeyCheck(key), Created: uint64(time.Now().UnixNano())}
 	err := createManifest(ctx, st, name.Manifest(id), m.Encode())
 	return errs.Wrap(err, "create volume %s", id)
 }
@@ -67,7 +68,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	}
 	d := &Device{
 		opts: opts, st: st, pub: make(baton, 1), logger: opts.Logger, vol: id,
-		active: newCut(), base: extent.New(maxBlocks), table: map[uint64]*seg{}, gate: newGate(),
+		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, gate: newGate(),
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}),
 		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.DiskCache.cache(), opts),
 	}
@@ -110,13 +111,13 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 			found.Close()
 		}
 	}()
-	if d.man, d.version, err = loadManifest(ctx, d.st, name.Manifest(d.vol)); err != nil {
+	if d.man, d.version, err = manifest.Load(ctx, d.st, name.Manifest(d.vol)); err != nil {
 		return rec, err
 	}
 	if d.man.Volume != d.vol || d.man.Snapshot {
 		return rec, errs.New(errs.Corrupt, "its manifest is of another volume")
 	}
-	if d.man.KeyCheck != keyCheck(d.opts.Key) {
+	if d.man.KeyCheck != segment.KeyCheck(d.opts.Key) {
 		return rec, errs.New(errs.FailedPrecondition, "the volume is encrypted with another key, or not encrypted")
 	}
 	d.size.Store(int64(d.man.Size))
@@ -167,7 +168,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if rec.Last < promised {
 		rec.LostAfter = true
 		if !d.opts.AcceptLoss {
-			return rec, damagedLog(rec.Last, promised)
+			return rec, wal.Damaged(rec.Last, promised)
 		}
 		d.logger.Warn("local log ends early: it is damaged", "volume", d.vol.String(), "last", rec.Last, "flushed", promised)
 	}
@@ -191,33 +192,33 @@ func (d *Device) followChain(ctx context.Context, epoch uint64, found *wal.Found
 		return nil // never opened
 	}
 	for {
-		l, err := readLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.opts.Key, d.man.Durable)
+		l, err := chain.ReadLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.opts.Key, d.man.Durable)
 		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
 			rec.LostAfter = true
-			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.end.String(), "error", err)
+			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.End.String(), "error", err)
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if l.fence {
+		if l.Fence {
 			return nil
 		}
-		if len(l.segments) == 0 {
-			if err := d.lostAfter(ctx, l.end, found, rec); err != nil {
+		if len(l.Segments) == 0 {
+			if err := d.lostAfter(ctx, l.End, found, rec); err != nil {
 				return err
 			}
-			if _, err := d.st.Create(ctx, l.end.Key(), segment.Fence(l.end)); err == nil {
+			if _, err := d.st.Create(ctx, l.End.Key(), segment.Fence(l.End)); err == nil {
 				return nil
 			} else if !errs.Is(err, errs.AlreadyExists) {
 				return err
 			}
 			continue
 		}
-		for i := range l.segments {
-			s := &l.segments[i]
+		for i := range l.Segments {
+			s := &l.Segments[i]
 			s.Num = d.man.NextSegment
-			d.adopt(s, l.entries[i], false)
+			d.adopt(s, l.Entries[i], false)
 			d.man.ChainNext++
 			d.since++
 			rec.Adopted++
@@ -243,7 +244,7 @@ func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, 
 		return nil
 	}
 	var has uint64
-	err := again(func() error {
+	err := store.RetryCorrupt(func() error {
 		tail, err := d.st.GetRange(ctx, later.Key(), size-segment.TrailerSize, segment.TrailerSize)
 		if err == nil {
 			has, err = segment.Last(*later, tail)

@@ -64,7 +64,7 @@ func (d *Device) askOwner(ctx context.Context) error {
 		return nil
 	}
 	// These bytes have no checksum of their own: the whole must say the same.
-	m, _, err := loadManifest(ctx, d.st, name.Manifest(d.vol))
+	m, _, err := manifest.Load(ctx, d.st, name.Manifest(d.vol))
 	if err != nil {
 		return err
 	}

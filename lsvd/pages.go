@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -155,7 +156,7 @@ func (d *Device) readMap() {
 	all := gather{d: d}
 	d.mu.Lock()
 	bytes, memory := int64(0), d.loaded
-	d.base.Absent(0, maxBlocks, func(leaf uint64, p extent.Page) bool {
+	d.base.Absent(0, extent.MaxBlocks, func(leaf uint64, p extent.Page) bool {
 		bytes += int64(p.Len)
 		memory += 80 + 4*int64(p.Len) // about: a run takes 16 bytes, and 4 to 9 in a page
 		if bytes > warmPages || memory > d.opts.MapBytes/2 {
@@ -210,7 +211,7 @@ func (d *Device) each(n int, f func(i int) error) error {
 // loadPages reads leaves that lie in one range of an object.
 func (d *Device) loadPages(ctx context.Context, f *pages) error {
 	runs := make([][]extent.Run, len(f.contents))
-	err := again(func() error {
+	err := store.RetryCorrupt(func() error {
 		b, err := d.st.GetRange(ctx, f.object.ref.Key(), int64(f.lo), int64(f.hi-f.lo))
 		if errs.Is(err, errs.InvalidArgument) || err == nil && len(b) < int(f.hi-f.lo) {
 			return errs.New(errs.Corrupt, "checkpoint %s is cut off", f.object.ref)
@@ -253,7 +254,7 @@ func (d *Device) decodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for _, r := range runs {
-		if s := d.table[r.Src]; r.Src != lostSource && (s == nil || uint64(r.Off)+uint64(r.N) > s.Blocks) {
+		if s := d.table[r.Src]; r.Src != manifest.LostSource && (s == nil || uint64(r.Off)+uint64(r.N) > s.Blocks) {
 			return nil, errs.New(errs.Corrupt, "checkpoint %s names blocks that no segment has", ref)
 		}
 	}

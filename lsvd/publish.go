@@ -15,7 +15,6 @@ import (
 	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
-	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -362,32 +361,17 @@ func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry, short bool)
 	for len(entries) > 0 {
 		n := min(len(entries), 256)
 		d.mu.Lock()
-		block = define(d.recent, s.Num, block, entries[:n])
+		block = segment.Define(d.recent, s.Num, block, entries[:n])
 		d.mu.Unlock()
 		sched.Yield()
 		entries = entries[n:]
 	}
 }
 
-// mapInto puts what a segment defines into a map that lies over another.
-func mapInto(m *extent.Map, num uint64, entries []segment.Entry) { define(m, num, 0, entries) }
-
-func define(m *extent.Map, num uint64, block uint32, entries []segment.Entry) uint32 {
-	for _, e := range entries {
-		if e.Zero {
-			m.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: extent.Zero})
-			continue
-		}
-		m.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: block})
-		block += uint32(e.Blocks)
-	}
-	return block
-}
-
 // entries are what the cut defines, sorted by address.
 func (c *cut) entries() []segment.Entry {
 	var out []segment.Entry
-	c.over.Walk(0, maxBlocks, func(lba, n uint64, v extent.Value) bool {
+	c.over.Walk(0, extent.MaxBlocks, func(lba, n uint64, v extent.Value) bool {
 		out = append(out, segment.Entry{LBA: lba, Blocks: n, Seq: v.Src, Zero: v.IsZero()})
 		return true
 	})
@@ -430,7 +414,7 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 		default:
 			return err
 		}
-		have, v, err := loadManifest(ctx, d.st, name.Manifest(d.vol))
+		have, v, err := manifest.Load(ctx, d.st, name.Manifest(d.vol))
 		if err != nil {
 			return err
 		}
@@ -447,28 +431,4 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 		m.Revision = max(m.Revision, have.Revision+1)
 	}
 	return errs.New(errs.Unavailable, "manifest of %s: it %w", d.vol, errChanged)
-}
-
-// loadManifest reads a manifest of a volume or snapshot.
-func loadManifest(ctx context.Context, st store.Store, key string) (m *manifest.Manifest, v store.Version, err error) {
-	err = again(func() error {
-		var b []byte
-		if b, v, err = st.Get(ctx, key); err != nil {
-			return err
-		}
-		m, err = manifest.Decode(b)
-		return errs.Wrap(err, "read %s", key)
-	})
-	return m, v, err
-}
-
-// again repeats f, which fetches and decodes, twice while the result is
-// corrupt: the transfer may have been.
-func again(f func() error) error {
-	for try := 0; ; try++ {
-		err := f()
-		if !errs.Is(err, errs.Corrupt) || try == 2 {
-			return err
-		}
-	}
 }

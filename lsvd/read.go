@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/pkg/errs"
@@ -197,7 +198,7 @@ func (d *Device) find(lba, n uint64) (piece, error) {
 		return p, errAbsent
 	case is == extent.Unmapped || v.IsZero():
 		return p, nil
-	case v.Src == lostSource:
+	case v.Src == manifest.LostSource:
 		p.lost = true
 		return p, nil
 	}

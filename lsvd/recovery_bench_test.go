@@ -181,7 +181,7 @@ func BenchmarkIdle(b *testing.B) {
 	const disks = 50
 	dir, id := b.TempDir(), NewID()
 	st := bigVolume(b, dir, id, 64)
-	m, _, err := loadManifest(b.Context(), st, name.Manifest(id))
+	m, _, err := manifest.Load(b.Context(), st, name.Manifest(id))
 	if err != nil {
 		b.Fatal(err)
 	}

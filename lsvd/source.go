@@ -12,7 +12,6 @@ import (
 	"miren.dev/runtime/lsvd/internal/s3fifo"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wire"
-	"miren.dev/runtime/pkg/errs"
 )
 
 // source is what it takes to read frames of a segment.
@@ -205,26 +204,5 @@ func (c *cache) lend(n int64) {
 
 // index reads the index of a segment, with its entries.
 func (c *cache) index(ctx context.Context, s *manifest.Segment) (*segment.Index, error) {
-	for n := min(s.Size, indexTail); ; {
-		var x *segment.Index
-		var need int64
-		err := again(func() error {
-			tail, err := c.fetch(ctx, s, s.Size-n, n)
-			if err == nil {
-				x, need, err = segment.Open(s.Ref, c.key, s.Size, tail)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		if x == nil {
-			n = need
-			continue
-		}
-		if x.Fence || x.Blocks != s.Blocks {
-			return nil, errs.New(errs.Corrupt, "segment %s is not what the manifest says", s.Ref)
-		}
-		return x, nil
-	}
+	return segment.ReadIndex(s.Ref, c.key, s.Size, s.Blocks, func(off, n int64) ([]byte, error) { return c.fetch(ctx, s, off, n) })
 }

@@ -45,7 +45,7 @@ func (d *Device) look(ctx context.Context, m *manifest.Manifest, claim func() er
 	}
 	if m.Root != nil {
 		steps = append(steps, func(ctx context.Context) error {
-			v.dir, v.tail, v.dirErr = readDirectory(ctx, d.st, m.Root)
+			v.dir, v.tail, v.dirErr = manifest.LoadDirectory(ctx, d.st, m.Root)
 			return nil // what is missing is looked at first
 		})
 	}
@@ -96,7 +96,3 @@ func named(m *manifest.Manifest) (prefixes []string, keys map[string]bool) {
 	}
 	return prefixes, keys
 }
-
-// The directory of a checkpoint is read with what is before it, in the hope
-// that it takes one request, and for the pages.
-const directoryTail = 512 << 10

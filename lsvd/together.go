@@ -80,7 +80,7 @@ func compactTogether(ctx context.Context, ratio float64, all []*Device) (int, er
 		return 0, nil
 	}
 	for i, d := range all {
-		m, _, err := loadManifest(ctx, all[0].st, manifests[i])
+		m, _, err := manifest.Load(ctx, all[0].st, manifests[i])
 		if err != nil {
 			return 0, err
 		}
