@@ -2,6 +2,7 @@ package lsvd
 
 import (
 	"context"
+	"encoding/hex"
 	"io"
 	"log/slog"
 	"sync"
@@ -184,6 +185,10 @@ func (d *Device) Size() int64 { return d.size.Load() }
 
 // ID is the volume.
 func (d *Device) ID() ID { return d.vol }
+
+// Owner identifies the process that has the volume open, as the volume's
+// manifest and package inspect name it.
+func (d *Device) Owner() string { return hex.EncodeToString(d.owner[:]) }
 
 // fail makes the disk refuse everything from now on. It keeps the first reason,
 // unless the new one is that the volume was lost to somebody else: from then on

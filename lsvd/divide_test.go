@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
@@ -81,7 +82,7 @@ func TestHalfCut(t *testing.T) {
 			s.fatal("the first segment: %v", err)
 		}
 		old := s.d
-		r, err := Check(s.ctx(), s.mem, s.id, s.opts.Key, true, nil)
+		r, err := inspect.Check(s.ctx(), s.mem, s.id, s.opts.Key, true, nil)
 		if s.check("check", err); len(r.Damage) > 0 {
 			s.fatal("half a cut is damage: %+v", r)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 )
@@ -121,7 +122,7 @@ func (c *clones) whole(what string, kept bool) {
 			if err := d.Close(ctx); err != nil {
 				c.t.Fatalf("%s: close disk %d: %v", what, i, err)
 			}
-			r, err := Check(ctx, c.mem, id, nil, true, nil)
+			r, err := inspect.Check(ctx, c.mem, id, nil, true, nil)
 			if err != nil || !r.OK() {
 				c.t.Fatalf("%s: check disk %d: %+v, %v", what, i, r.Damage, err)
 			}

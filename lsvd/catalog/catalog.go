@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -42,7 +43,7 @@ var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // Volume is what the store says of a volume.
 type Volume struct {
-	lsvd.VolumeInfo
+	inspect.VolumeInfo
 	Name string // empty: it has none
 }
 
@@ -173,7 +174,7 @@ func List(ctx context.Context, st store.Store) ([]*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := lsvd.List(ctx, st)
+	all, err := inspect.List(ctx, st)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +222,7 @@ func Delete(ctx context.Context, st store.Store, v *Volume, force bool) error {
 }
 
 func load(ctx context.Context, st store.Store, id lsvd.ID) (*Volume, error) {
-	i, err := lsvd.Info(ctx, st, id)
+	i, err := inspect.Info(ctx, st, id)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
@@ -96,7 +97,7 @@ func TestRestoreIsRepeated(t *testing.T) {
 	if err := r.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	all, err := lsvd.List(ctx, dst)
+	all, err := inspect.List(ctx, dst)
 	if err != nil || len(all) != 1 {
 		t.Errorf("%d volumes in the store: %v", len(all), err)
 	}

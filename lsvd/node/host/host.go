@@ -28,6 +28,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/atomicfile"
@@ -198,23 +199,23 @@ func (s *State) origin(v *catalog.Volume, url string) (have origin, path string,
 // CheckLog checks the log of a volume of the store, if this machine has it in
 // its state directory dir, which need not exist; the zero report says that it
 // does not. PermissionDenied: the caller may not know.
-func CheckLog(ctx context.Context, dir string, st store.Store, v *catalog.Volume, url string, key []byte) (lsvd.LogReport, error) {
+func CheckLog(ctx context.Context, dir string, st store.Store, v *catalog.Volume, url string, key []byte) (inspect.LogReport, error) {
 	s := &State{dir: dir}
 	have, _, err := s.origin(v, url)
 	if errs.Is(err, errs.NotFound) || err == nil && storeName(have.Store) != storeName(url) {
-		return lsvd.LogReport{}, nil
+		return inspect.LogReport{}, nil
 	}
 	if err != nil {
-		return lsvd.LogReport{}, err
+		return inspect.LogReport{}, err
 	}
 	if _, err := os.Stat(s.LogDir(v.ID)); errors.Is(err, fs.ErrNotExist) {
-		return lsvd.LogReport{}, nil
+		return inspect.LogReport{}, nil
 	}
 	logs, err := vfs.OpenDir(s.LogDir(v.ID))
 	if err != nil {
-		return lsvd.LogReport{}, err
+		return inspect.LogReport{}, err
 	}
-	return lsvd.CheckLog(ctx, st, logs, v.ID, key)
+	return inspect.CheckLog(ctx, st, logs, v.ID, key)
 }
 
 // judge decides about a disk that has lost something: whether the caller has

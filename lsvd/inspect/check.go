@@ -1,4 +1,4 @@
-package lsvd
+package inspect
 
 import (
 	"cmp"
@@ -52,7 +52,7 @@ type Range struct{ Off, Len int64 }
 //
 // What is damaged is in the report; an error means that Check could not find
 // out. The local log is for [CheckLog].
-func Check(ctx context.Context, st store.Store, id ID, key []byte, deep bool, progress func(done, total int64)) (Report, error) {
+func Check(ctx context.Context, st store.Store, id name.Volume, key []byte, deep bool, progress func(done, total int64)) (Report, error) {
 	c := &checker{st: st, key: key, deep: deep, progress: progress, damaged: map[name.Ref]*Damage{}, frames: map[name.Ref]map[int]bool{}}
 	if err := c.manifests(ctx, id); err != nil {
 		return c.report, err
@@ -96,7 +96,7 @@ type checker struct {
 	frames   map[name.Ref]map[int]bool // damaged frames; nil: all
 }
 
-func (c *checker) manifests(ctx context.Context, id ID) error {
+func (c *checker) manifests(ctx context.Context, id name.Volume) error {
 	m, _, err := manifest.Load(ctx, c.st, name.Manifest(id))
 	if errs.Is(err, errs.Corrupt) {
 		c.report.Damage = append(c.report.Damage, Damage{Key: name.Manifest(id), Err: err, Volume: true})
@@ -108,7 +108,7 @@ func (c *checker) manifests(ctx context.Context, id ID) error {
 		}
 		c.views = append(c.views, view{m: m})
 	}
-	snapshots, err := Snapshots(ctx, c.st, id)
+	snapshots, err := manifest.Snapshots(ctx, c.st, id)
 	if err != nil {
 		return err
 	}
@@ -201,8 +201,8 @@ func (c *checker) counts(ctx context.Context, v view) error {
 		for _, r := range runs {
 			live[r.Src] += uint64(r.N)
 			if r.Src == manifest.LostSource {
-				off := int64(leaf*extent.LeafBlocks+uint64(r.Start)) * BlockSize
-				damage.Ranges = append(damage.Ranges, Range{off, int64(r.N) * BlockSize})
+				off := int64(leaf*extent.LeafBlocks+uint64(r.Start)) * segment.Block
+				damage.Ranges = append(damage.Ranges, Range{off, int64(r.N) * segment.Block})
 				damage.Err = errs.New(errs.Corrupt, "the map was damaged here and the loss accepted")
 			}
 		}
@@ -309,7 +309,7 @@ func (c *checker) checkSegment(ctx context.Context, s *manifest.Segment) (n int6
 
 // blame finds out whom the damage concerns. What the manifests of now do not
 // name was collected while Check ran, and is forgotten.
-func (c *checker) blame(ctx context.Context, id ID) error {
+func (c *checker) blame(ctx context.Context, id name.Volume) error {
 	for i := range c.views {
 		v := &c.views[i]
 		m, err := manifest.LoadNamed(ctx, c.st, id, v.snapshot)
@@ -384,12 +384,11 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 	if err != nil {
 		return err
 	}
-	ca := newCache(c.st, nil, Options{Key: c.key})
 	for _, s := range segments {
 		if s.Ref.Kind != name.Data || v.m.Root != nil && s.First <= v.m.Root.Seq {
 			continue
 		}
-		x, err := ca.index(ctx, &s)
+		x, err := segment.ReadIndex(s.Ref, c.key, s.Size, s.Blocks, func(off, n int64) ([]byte, error) { return c.st.GetRange(ctx, s.Ref.Key(), off, n) })
 		if errs.Is(err, errs.Corrupt) {
 			break // the disk goes back to before it
 		}
@@ -398,7 +397,7 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 		}
 		segment.Define(full, s.Num, 0, x.Entries)
 	}
-	full.Walk(0, v.m.Size/BlockSize, func(lba, n uint64, at extent.Value) bool {
+	full.Walk(0, v.m.Size/segment.Block, func(lba, n uint64, at extent.Value) bool {
 		s := table[at.Src]
 		d := c.damaged[s.Ref]
 		if at.IsZero() || at.Src == manifest.LostSource {
@@ -412,11 +411,11 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 			if some && !bad[int((uint64(at.Off)+i)/segment.FrameBlocks)] {
 				continue
 			}
-			off := int64(lba+i) * BlockSize
+			off := int64(lba+i) * segment.Block
 			if k := len(d.Ranges) - 1; k >= 0 && d.Ranges[k].Off+d.Ranges[k].Len == off {
-				d.Ranges[k].Len += BlockSize
+				d.Ranges[k].Len += segment.Block
 			} else {
-				d.Ranges = append(d.Ranges, Range{off, BlockSize})
+				d.Ranges = append(d.Ranges, Range{off, segment.Block})
 			}
 		}
 		return true

@@ -1,4 +1,4 @@
-package lsvd
+package inspect
 
 import (
 	"context"
@@ -24,7 +24,7 @@ type LogReport struct {
 // CheckLog reads all of the local log of a volume that is not open, and changes
 // nothing. If the log is in use, that is a Conflict: what Open has not looked at
 // is looked at before it is used or sent.
-func CheckLog(ctx context.Context, st store.Store, fs vfs.FS, id ID, key []byte) (r LogReport, err error) {
+func CheckLog(ctx context.Context, st store.Store, fs vfs.FS, id name.Volume, key []byte) (r LogReport, err error) {
 	lock, err := fs.Lock()
 	if err != nil {
 		return r, errs.Wrap(err, "check the log of volume %s", id)
