@@ -107,7 +107,7 @@ func (s *gateStore) Replace(ctx context.Context, key string, data []byte, old st
 // nearGate is a gateStore of a directory: reads of segments go straight to it.
 type nearGate struct {
 	*gateStore
-	store.Near
+	store.Local
 }
 
 // diskOptions are the options of the child that serves a disk.

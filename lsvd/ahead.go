@@ -11,7 +11,7 @@ import (
 // Read-ahead: reads that follow each other are a stream, several at a time.
 // What lies before a stream is brought into memory while it goes on, first 256
 // KiB, and twice as much each time it gets through half of that, up to 8 MiB
-// or what its share of the memory allows. From a store that is near only where
+// or what its share of the memory allows. From a local store only where
 // a stream has one read at a time, as several have the device busy already, or
 // its blocks are scattered over segments.
 const (
@@ -38,11 +38,11 @@ type stream struct {
 	seen   uint64 // clock of its last read; 0: unused
 }
 
-// near reports whether a read of n blocks at lba belongs to s. Several may be
+// covers reports whether a read of n blocks at lba belongs to s. Several may be
 // under way at once, so they come in any order, and one may be late by many.
 // Before it is known to be a stream only its misses are seen, and each brings
 // in what is beside it, so the next one may be a fetch further on.
-func (s *stream) near(lba, n uint64) bool {
+func (s *stream) covers(lba, n uint64) bool {
 	late, early := min(32*n, 4*maxWindow), max(min(8*n, maxWindow), fetchFrames*segment.FrameBlocks)
 	return s.seen != 0 && lba+late >= s.next && lba <= s.next+early
 }
@@ -61,7 +61,7 @@ func (t *streams) note(lba, n uint64, missed bool, most uint64) (of int, from, t
 	mine, oldest := -1, (*stream)(nil)
 	for i := range t.all {
 		s := &t.all[i]
-		if s.near(lba, n) && (mine < 0 || s.window > 0 && t.all[mine].window == 0) {
+		if s.covers(lba, n) && (mine < 0 || s.window > 0 && t.all[mine].window == 0) {
 			mine = i
 		}
 		if s.window > 0 && i != mine && t.clock-s.seen > idleStream {
@@ -92,7 +92,7 @@ func (t *streams) has(lba, n uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.all {
-		if s := &t.all[i]; s.window > 0 && s.near(lba, n) {
+		if s := &t.all[i]; s.window > 0 && s.covers(lba, n) {
 			return true
 		}
 	}
@@ -171,10 +171,10 @@ func (d *Device) follow(lba, n uint64, missed, busy bool) bool {
 				jobs = c.plan(jobs, part{s: &x.seg.Segment, block: x.block}, x.n, busy)
 			}
 		}
-		var reads []*nearRead
+		var reads []*localRead
 		for _, j := range jobs {
-			if near := c.jobNear(j); near != nil {
-				reads = append(reads, near...)
+			if local := c.localReads(j); local != nil {
+				reads = append(reads, local...)
 			} else {
 				c.start(c.ctx, j)
 			}
@@ -184,10 +184,10 @@ func (d *Device) follow(lba, n uint64, missed, busy bool) bool {
 	return found
 }
 
-// jobNear is the reads of a job of plan, if the store is near and they are all it
+// localReads is the reads of a job of plan, if the store is local and they are all it
 // takes.
-func (c *cache) jobNear(j job) (reads []*nearRead) {
-	if c.near == nil {
+func (c *cache) localReads(j job) (reads []*localRead) {
+	if c.local == nil {
 		return nil
 	}
 	src := c.sources.get(j.s.Num)
@@ -196,7 +196,7 @@ func (c *cache) jobNear(j job) (reads []*nearRead) {
 	}
 	for _, fl := range j.flights {
 		f := int(fl.key.frame)
-		reads = append(reads, c.bringNear(src, f, fl, func(*frame) { c.inFlight.Add(-int64(frameSize(j.s, f))) }, false))
+		reads = append(reads, c.fetchLocal(src, f, fl, func(*frame) { c.inFlight.Add(-int64(frameSize(j.s, f))) }, false))
 	}
 	return reads
 }
@@ -205,7 +205,7 @@ func (c *cache) jobNear(j job) (reads []*nearRead) {
 // fast, as long as there is room for what nobody asked for yet.
 func (c *cache) plan(jobs []job, x part, n uint64, busy bool) []job {
 	var src *source
-	if c.near != nil {
+	if c.local != nil {
 		var err error
 		if src, err = c.source(c.ctx, x.s); err != nil {
 			return jobs

@@ -18,7 +18,7 @@ import (
 )
 
 // What a machine reads first from its disk is the same each time it boots. So
-// a disk in a far store notes which blocks are read in the first minute, up to
+// a disk in a remote store notes which blocks are read in the first minute, up to
 // 64 MiB, in order; the list is an object that the manifest names, and through
 // manifests it comes to snapshots and clones. When such a disk is opened, what
 // the list has is brought into the cache, in that order, while it is in use.
@@ -173,7 +173,7 @@ func (d *Device) askBoot() *bootList {
 	m := d.man
 	get := func() {
 		defer close(x.done)
-		if d.cache.near == nil {
+		if d.cache.local == nil {
 			x.list, x.damaged = d.loadBoot(d.cache.ctx, m)
 		}
 	}
@@ -187,7 +187,7 @@ func (d *Device) askBoot() *bootList {
 
 // beginBoot begins to read ahead what is in the list, and to note what is read.
 func (d *Device) beginBoot(x *bootList) {
-	if d.cache.near != nil {
+	if d.cache.local != nil {
 		return
 	}
 	r := &d.boot

@@ -27,10 +27,10 @@ func bootReads(size int64, n int) (offs []int64) {
 	return offs
 }
 
-// booted is a far store with a volume that has a boot list and the snapshot s.
-func booted(t *testing.T, size int64, opts lsvd.Options, offs []int64) (*far, lsvd.ID, []byte) {
+// booted is a remote store with a volume that has a boot list and the snapshot s.
+func booted(t *testing.T, size int64, opts lsvd.Options, offs []int64) (*remote, lsvd.ID, []byte) {
 	t.Helper()
-	f, d, content := farDisk(t, size, opts)
+	f, d, content := remoteDisk(t, size, opts)
 	p := make([]byte, 4096)
 	for _, off := range offs {
 		if err := d.ReadAt(t.Context(), p, off); err != nil {

@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Frames of 64 KiB fetched at once from a store that is far: 256 KiB around
+// Frames of 64 KiB fetched at once from a remote store: 256 KiB around
 // what a random read asks for, as long as that pays, and at most 8 MiB.
 const (
 	fetchFrames    = 4
@@ -32,7 +32,7 @@ const (
 // none while anything is read.
 type cache struct {
 	st     store.Store
-	near   store.Near // st, if it is near
+	local  store.Local // st, if it is local
 	disk   *diskcache.Cache
 	key    []byte
 	manual bool // no goroutines
@@ -43,7 +43,7 @@ type cache struct {
 	sources sources
 	keeping sync.Mutex // held while indexes come and go; others are taken under it
 	lent    int64      // what frames have of the room of indexes; under keeping
-	fill    thrift     // whole frames from near tiers
+	fill    thrift     // whole frames from local tiers
 	ahead   bet        // frames that nobody asked for
 
 	ctx      context.Context // of what nobody waits for
@@ -58,8 +58,8 @@ type cache struct {
 func newCache(st store.Store, disk *diskcache.Cache, opts Options) *cache {
 	c := &cache{st: st, disk: disk, key: opts.Key, manual: opts.manual, fill: thrift{pays: 4}}
 	indexes := opts.CacheBytes / 8
-	if near, ok := st.(store.Near); ok {
-		c.near = near
+	if local, ok := st.(store.Local); ok {
+		c.local = local
 		indexes = opts.CacheBytes / 4 // they have checksums of blocks
 	}
 	c.limit, c.room = opts.CacheBytes, opts.CacheBytes-indexes
@@ -177,8 +177,8 @@ func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
 			return errs.New(errs.Corrupt, "segment %s has no block %d", x.s.Ref, end-1)
 		}
 	}
-	if c.near != nil {
-		parts = c.loadNear(ctx, parts, stream)
+	if c.local != nil {
+		parts = c.loadLocal(ctx, parts, stream)
 	}
 	if len(parts) == 0 {
 		return nil
@@ -222,12 +222,12 @@ func (c *cache) beside(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// load fills what is neither in memory nor near.
+// load fills what is neither in memory nor in a local store.
 func (c *cache) load(ctx context.Context, x part) error {
 	if c.disk == nil {
-		return c.loadFar(ctx, x)
+		return c.loadRemote(ctx, x)
 	}
-	far := x
+	rest := x
 	for len(x.p) > 0 {
 		n := c.loadDisk(x)
 		if n == 0 {
@@ -235,16 +235,16 @@ func (c *cache) load(ctx context.Context, x part) error {
 			x = x.skip(len(p))
 			continue
 		}
-		if k := len(far.p) - len(x.p); k > 0 {
-			if err := c.loadFar(ctx, part{far.s, far.block, far.p[:k]}); err != nil {
+		if k := len(rest.p) - len(x.p); k > 0 {
+			if err := c.loadRemote(ctx, part{rest.s, rest.block, rest.p[:k]}); err != nil {
 				return err
 			}
 		}
 		x = x.skip(n)
-		far = x
+		rest = x
 	}
-	if len(far.p) > 0 {
-		return c.loadFar(ctx, far)
+	if len(rest.p) > 0 {
+		return c.loadRemote(ctx, rest)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ type Disk interface {
 // Waiter waits for a write or read that was queued, or a flush that was joined.
 // Its methods are called by the goroutine that carries that out, in the midst of
 // others' operations: they must not block, nor call the disk. The data is the
-// caller's again once Done is called. It is the same for reads of a [store.Near].
+// caller's again once Done is called. It is the same for reads of a [store.Local].
 type Waiter = store.Waiter
 
 // Queuer is a disk that writes without making the caller wait.

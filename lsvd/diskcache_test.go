@@ -28,7 +28,7 @@ func TestDiskCache(t *testing.T) {
 		return c
 	}
 	opts := lsvd.Options{CacheBytes: 1, CutBytes: 1 << 20, DiskCache: cache()}
-	f, d, content := farDisk(t, size, opts)
+	f, d, content := remoteDisk(t, size, opts)
 	log := vfs.NewSim()
 	read := func(d *lsvd.Device) (reads int64) {
 		t.Helper()
@@ -109,7 +109,7 @@ func TestDiskCacheClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, d, content := farDisk(t, 2<<20, lsvd.Options{DiskCache: c})
+	_, d, content := remoteDisk(t, 2<<20, lsvd.Options{DiskCache: c})
 	c.Close()
 	p := make([]byte, len(content))
 	if err := d.ReadAt(t.Context(), p, 0); err != nil || !bytes.Equal(p, content) {

@@ -8,7 +8,7 @@ import (
 )
 
 // Where a frame lies in a segment is in the segment's index, so the first read
-// of a segment in a far store takes two requests, one after the other. But what
+// of a segment in a remote store takes two requests, one after the other. But what
 // the manifest says of a segment tells where the frame is, if nothing is
 // compressed, or about where it is. So both are requested at once, and what
 // came early is used if it has the frame, as the index tells, and the frame
@@ -50,7 +50,7 @@ func (c *cache) find(ctx context.Context, j job) (*source, *early, error) {
 	}
 	e := &early{done: make(chan struct{})}
 	e.off, e.n = place(j.s, c.key != nil, j.first(), j.first()+len(j.flights))
-	if c.near != nil || j.ahead > 0 || len(j.flights) > earlyFrames || e.n <= 0 {
+	if c.local != nil || j.ahead > 0 || len(j.flights) > earlyFrames || e.n <= 0 {
 		x, err := c.source(ctx, j.s)
 		return x, nil, err
 	}

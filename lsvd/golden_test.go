@@ -36,11 +36,11 @@ func goldenImage() map[int64][]byte {
 // GC, a checkpoint, a chain after it, trims, and writes that are in the log only.
 func makeGolden(t *testing.T, dir string) {
 	ctx := t.Context()
-	near, err := dirstore.Open(filepath.Join(dir, "store"))
+	local, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := &store.Fault{Store: near} // one that is far: it gets a boot list
+	st := &store.Fault{Store: local} // one that is remote: it gets a boot list
 	fs, err := vfs.OpenDir(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)

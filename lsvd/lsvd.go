@@ -48,12 +48,12 @@
 //
 // What is not in the log is looked for in memory (frames of 64 KiB, kept by
 // S3-FIFO, within CacheBytes with all indexes), in the disk cache, which disks
-// of a process share, and in the store. From a far store a random read fetches
+// of a process share, and in the store. From a remote store a random read fetches
 // 256 KiB, or less where that does not pay; several streams at once are read
 // ahead of; who waits for the same frame waits for one fetch. What was read
 // first the last time is brought in when the disk, or a clone, is opened; the
 // index of a segment is fetched beside the first frame. From a store that
-// is near, and from the disk cache, single blocks are read, and checked by
+// is local, and from the disk cache, single blocks are read, and checked by
 // their sums. Everything is checked where it comes in: what does not hold is
 // fetched again, and never served.
 //
@@ -204,10 +204,10 @@ type Compression uint8
 
 // The kinds of compression.
 const (
-	// CompressFar compresses unless the store is near, a directory: from
+	// CompressRemote compresses unless the store is local, a directory: from
 	// there single blocks of what is stored plain are read without detour,
 	// where unpacking 64 KiB for each costs most of a core.
-	CompressFar Compression = iota
+	CompressRemote Compression = iota
 	CompressAll
 	CompressNone
 )

@@ -9,7 +9,7 @@ import (
 )
 
 // What GC moves lies scattered over the segments that it empties, and it wants
-// it in the order of addresses. In a store that is near, each block would be a
+// it in the order of addresses. In a local store, each block would be a
 // read of its own. So the frames that have any of it are read whole, many in a
 // row at once, in the order in which they lie.
 
@@ -26,7 +26,7 @@ type moved struct {
 // readMoves reads the data of moves, if that is of use. What cannot be read so,
 // for whatever reason, it leaves out.
 func (d *Device) readMoves(ctx context.Context, moves []move) *moved {
-	if d.cache.near == nil {
+	if d.cache.local == nil {
 		return nil
 	}
 	g := &moved{at: make([]int, len(moves)), has: make([]bool, len(moves))}

@@ -72,7 +72,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}),
 		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.DiskCache.cache(), opts),
 	}
-	d.plain = opts.Compression == CompressNone || opts.Compression == CompressFar && d.cache.near != nil
+	d.plain = opts.Compression == CompressNone || opts.Compression == CompressRemote && d.cache.local != nil
 	d.base.Dropped = d.dropped
 	d.recent = d.newRecent()
 	if d.lock, err = fs.Lock(); err != nil {

@@ -140,12 +140,12 @@ func (w warming) find(p extent.Page) *pages {
 }
 
 // warmMap begins to load the map of a disk that was just opened, from its
-// beginning on and as far as it is small, so that the first reads from a far
+// beginning on and as far as it is small, so that the first reads from a remote
 // store need not wait for pages.
 func (d *Device) warmMap() {
 	// Accepting a loss, a page that cannot be read is a lost one: then only
 	// what is needed is read.
-	if d.opts.manual || d.opts.AcceptLoss || d.cache.near != nil {
+	if d.opts.manual || d.opts.AcceptLoss || d.cache.local != nil {
 		return
 	}
 	d.cache.fetches.Go(d.readMap)

@@ -16,17 +16,17 @@ import (
 )
 
 // benchDisk is a disk of size bytes of incompressible or compressible data, all
-// in a directory store; far hides that the store is near.
-func benchDisk(b *testing.B, size int64, compressible, far bool, opts lsvd.Options) *lsvd.Device {
+// in a directory store; remote hides that the store is local.
+func benchDisk(b *testing.B, size int64, compressible, remote bool, opts lsvd.Options) *lsvd.Device {
 	b.Helper()
 	ctx, dir := context.Background(), b.TempDir()
-	near, err := dirstore.Open(filepath.Join(dir, "store"))
+	local, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	var st store.Store = near
-	if far {
-		st = &store.Fault{Store: near}
+	var st store.Store = local
+	if remote {
+		st = &store.Fault{Store: local}
 	}
 	fs, err := vfs.OpenDir(filepath.Join(dir, "log"))
 	if err != nil {
@@ -126,7 +126,7 @@ func BenchmarkRead(b *testing.B) {
 	})
 	for _, c := range []struct {
 		name              string
-		compressible, far bool
+		compressible, remote bool
 		warm, disk        bool
 		cache             int64
 	}{
@@ -134,7 +134,7 @@ func BenchmarkRead(b *testing.B) {
 		{"directory-plain", false, false, false, false, 16 << 20},
 		{"directory-compressed", true, false, false, false, 16 << 20},
 		{"disk-cache", true, true, false, true, 16 << 20},
-		{"far", true, true, false, false, 16 << 20},
+		{"remote", true, true, false, false, 16 << 20},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			opts := lsvd.Options{CacheBytes: c.cache, Compression: lsvd.CompressAll}
@@ -148,7 +148,7 @@ func BenchmarkRead(b *testing.B) {
 				}
 				defer opts.DiskCache.Close()
 			}
-			d := benchDisk(b, size, c.compressible, c.far, opts)
+			d := benchDisk(b, size, c.compressible, c.remote, opts)
 			all(b, c.warm, func(p []byte, off int64) error { return d.ReadAt(context.Background(), p, off) })
 			d.Close(context.Background())
 		})

@@ -8,7 +8,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Reads that nobody waits for: of blocks of one frame, in a store that is near.
+// Reads that nobody waits for: of blocks of one frame, in a local store.
 // Those that are queued are begun together, and who takes what has completed
 // checks it and tells who asked. What turns out to be more than that, because
 // it is damaged, say, is read again as it is for those who wait.
@@ -52,7 +52,7 @@ type queuedRead struct {
 var queuedReads = sync.Pool{New: func() any { return new(queuedRead) }}
 
 // QueueRead reads what is in memory at once, and takes reads of single blocks
-// of a store that is near, which the next BeginReads begins; p is the disk's
+// of a local store, which the next BeginReads begins; p is the disk's
 // then until w is told. Done may be told before BeginReads returns.
 //
 // Who queues must call BeginReads, and before anything that waits.
@@ -62,7 +62,7 @@ func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Waiter) T
 		return NotTaken
 	}
 	first, n := uint64(off/BlockSize), uint64(len(p)/BlockSize)
-	if c.near == nil || c.manual || d.streams.has(first, n) {
+	if c.local == nil || c.manual || d.streams.has(first, n) {
 		return d.takeCached(p, off)
 	}
 	d.mu.RLock()
@@ -162,7 +162,7 @@ func (d *Device) BeginReads() {
 	}
 	q.reads, q.spare = q.spare, nil
 	q.mu.Unlock()
-	d.cache.near.BeginReads(reads)
+	d.cache.local.BeginReads(reads)
 	clear(reads)
 	q.mu.Lock()
 	q.spare = reads[:0]
@@ -175,7 +175,7 @@ func (r *queuedRead) Done(err error, more bool) {
 		r.failed = err != nil || !r.src.intact(r.f, r.at, r.p)
 	} else {
 		c := r.d.cache
-		r.failed = !c.landNear(r.src, r.f, r.fl, r.whole, err == nil, true)
+		r.failed = !c.completeLocal(r.src, r.f, r.fl, r.whole, err == nil, true)
 		if !r.failed {
 			copy(r.p, r.whole.data[r.at:])
 		}

@@ -20,7 +20,7 @@ type source struct {
 	key            string
 	num            uint64
 
-	// Of a store that is near: checksums of the blocks of frames that are
+	// Of a local store: checksums of the blocks of frames that are
 	// stored plain, known once the frame was read whole and found intact. With
 	// them single blocks can be read and checked.
 	sums  []atomic.Uint32 // by block
@@ -147,9 +147,9 @@ func (c *cache) source(ctx context.Context, s *manifest.Segment) (*source, error
 const warmIndexes = 32
 
 // warm begins to read the indexes of the newest of the segments, so that the
-// first reads of a disk in a far store need not wait for them.
+// first reads of a disk in a remote store need not wait for them.
 func (c *cache) warm(segments []manifest.Segment) {
-	if c.manual || c.near != nil {
+	if c.manual || c.local != nil {
 		return
 	}
 	for _, s := range segments[max(0, len(segments)-warmIndexes):] {
@@ -161,7 +161,7 @@ func (c *cache) warm(segments []manifest.Segment) {
 
 func (c *cache) keep(s *manifest.Segment, x *segment.Index) *source {
 	src := &source{Index: x.Slim(), key: s.Ref.Key(), num: s.Num}
-	if c.near != nil {
+	if c.local != nil {
 		src.sums = make([]atomic.Uint32, x.Blocks)
 		src.known = make([]atomic.Uint32, (x.Frames()+31)/32)
 	}

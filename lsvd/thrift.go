@@ -48,7 +48,7 @@ func (t *thrift) vote(d int32) {
 }
 
 // bet is how many frames around the one asked for are fetched from a store
-// that is far: 4 as long as a fifth of them is read before it is evicted.
+// that is remote: 4 as long as a fifth of them is read before it is evicted.
 type bet struct {
 	thrift
 	good, bad atomic.Int64

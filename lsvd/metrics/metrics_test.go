@@ -157,11 +157,11 @@ func TestWrappedStoreStaysNear(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, _ := WrapStore(dir)
-	if _, ok := st.(store.Near); !ok {
-		t.Error("a directory is no longer near")
+	if _, ok := st.(store.Local); !ok {
+		t.Error("a directory is no longer local")
 	}
 	st, _ = WrapStore(&store.Mem{})
-	if _, ok := st.(store.Near); ok {
-		t.Error("memory is near")
+	if _, ok := st.(store.Local); ok {
+		t.Error("memory is local")
 	}
 }

@@ -43,7 +43,7 @@ func TestPollingReaderEndsWithConnection(t *testing.T) {
 	}
 }
 
-// TestPollingReaderCollectsCompletions reads blocks of a store that is near, by a few at a time, with
+// TestPollingReaderCollectsCompletions reads blocks of a local store, by a few at a time, with
 // writes now and then: whoever looks for requests takes what has completed, and
 // nobody does any more when the connection has ended.
 func TestPollingReaderCollectsCompletions(t *testing.T) {

@@ -38,7 +38,7 @@ type openFile struct {
 	direct int // another descriptor, for direct I/O; -1 if the file system has none
 }
 
-// ReadObject implements [store.Near]. What is aligned to pages, in the object and in
+// ReadObject implements [store.Local]. What is aligned to pages, in the object and in
 // memory, and is not in the page cache since it was written, passes it by:
 // whoever reads single blocks of objects keeps himself what is worth it, and a
 // page cache that is full costs as much time as the read.
@@ -59,7 +59,7 @@ func (d *Store) ReadObject(ctx context.Context, key string, p []byte, off int64)
 	return o.read(p, off)
 }
 
-// BeginReads implements [store.Near].
+// BeginReads implements [store.Local].
 func (d *Store) BeginReads(reads []*store.ObjectRead) {
 	var few [32]*aio.Request
 	direct := few[:0]

@@ -2,10 +2,10 @@ package store
 
 import "context"
 
-// Near is what a store may offer beside [Store] if its objects are as near as
-// a local file: reading small pieces one by one costs no more than reading
+// Local is what a store may offer beside [Store] if reading its objects costs as little as
+// reading a local file: small pieces one by one cost no more than all of
 // them together.
-type Near interface {
+type Local interface {
 	// ReadObject fills p from off of an object that is never replaced. After
 	// the object was deleted it may go on to succeed for a while. Where the
 	// object ends before p is full, it fails with InvalidArgument.

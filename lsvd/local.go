@@ -9,7 +9,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Reads of segments in a store that is near, as far as they are stored plain:
+// Reads of segments in a local store, as far as they are stored plain:
 //
 //   - frames that are wanted whole, in a row, with one operation, right into
 //     the reader's memory;
@@ -19,8 +19,8 @@ import (
 //     wants is spread over many segments, but each has it in the same order:
 //     the rest of the frame is what the stream comes to next.
 
-// nearFrames is what is wanted of frames of one segment.
-type nearFrames struct {
+// localFrames is what is wanted of frames of one segment.
+type localFrames struct {
 	src   *source
 	first int
 	n     int    // how many: wanted whole if parts is nil
@@ -28,33 +28,33 @@ type nearFrames struct {
 	parts []part // pieces of the only one
 }
 
-// errNotBrought lands flights of frames that could not be read from a store
-// that is near. Whoever awaits one tries other ways.
+// errNotBrought lands flights of frames that could not be read from a local
+// store. Whoever awaits one tries other ways.
 var errNotBrought = errs.New(errs.Unavailable, "frame was not read")
 
-// loadNear fills what it can of parts, and returns what is left. Whatever goes
+// loadLocal fills what it can of parts, and returns what is left. Whatever goes
 // wrong, other tiers are asked for it and say why.
-func (c *cache) loadNear(ctx context.Context, parts []part, stream bool) (left []part) {
+func (c *cache) loadLocal(ctx context.Context, parts []part, stream bool) (left []part) {
 	bring := stream
 	if len(parts) == 1 && !stream {
 		var done bool
-		if done, bring = c.blocksNear(ctx, parts[0]); done {
+		if done, bring = c.readLocalBlocks(ctx, parts[0]); done {
 			return nil
 		}
 	}
-	var all []nearFrames
-	all, left = c.splitNear(ctx, parts)
+	var all []localFrames
+	all, left = c.splitLocal(ctx, parts)
 	failed := make([]bool, len(all))
 	waits := make([]*flight, len(all)) // for those whom others read
-	var reads []*nearRead
+	var reads []*localRead
 	for i := range all {
 		x := &all[i]
 		if x.parts == nil {
 			off, _ := x.src.Range(x.first, x.first+1)
-			reads = append(reads, newNearRead(x.src, x.whole.p, off, func(ok bool) { failed[i] = !ok || !c.wholeNear(x) }))
+			reads = append(reads, newLocalRead(x.src, x.whole.p, off, func(ok bool) { failed[i] = !ok || !c.checkLocalFrames(x) }))
 			continue
 		}
-		reads, waits[i] = c.frameNear(reads, x, bring, stream, func() { failed[i] = true })
+		reads, waits[i] = c.planLocalFrame(reads, x, bring, stream, func() { failed[i] = true })
 	}
 	c.readAll(ctx, reads)
 	for i, x := range all {
@@ -77,9 +77,9 @@ func (c *cache) loadNear(ctx context.Context, parts []part, stream bool) (left [
 	return left
 }
 
-// splitNear sorts out what can be read without detour.
-func (c *cache) splitNear(ctx context.Context, parts []part) (all []nearFrames, left []part) {
-	var some []nearFrames
+// splitLocal sorts out what can be read without detour.
+func (c *cache) splitLocal(ctx context.Context, parts []part) (all []localFrames, left []part) {
+	var some []localFrames
 	for _, x := range parts {
 		src, err := c.source(ctx, x.s)
 		if err != nil {
@@ -93,19 +93,19 @@ func (c *cache) splitNear(ctx context.Context, parts []part) (all []nearFrames, 
 			case !src.IsPlain(f):
 				left = append(left, head)
 			case len(p) < src.PlainSize(f):
-				some = append(some, nearFrames{src: src, first: f, n: 1, parts: []part{head}})
+				some = append(some, localFrames{src: src, first: f, n: 1, parts: []part{head}})
 			default:
 				n := 1
 				for len(p) < len(x.p) && f+n < src.Frames() && src.IsPlain(f+n) && len(p)+src.PlainSize(f+n) <= len(x.p) {
 					p = x.p[:len(p)+src.PlainSize(f+n)]
 					n++
 				}
-				all = append(all, nearFrames{src: src, first: f, n: n, whole: part{x.s, x.block, p}})
+				all = append(all, localFrames{src: src, first: f, n: n, whole: part{x.s, x.block, p}})
 			}
 			x = x.skip(len(p))
 		}
 	}
-	slices.SortStableFunc(some, func(a, b nearFrames) int {
+	slices.SortStableFunc(some, func(a, b localFrames) int {
 		return cmp.Or(cmp.Compare(a.src.num, b.src.num), cmp.Compare(a.first, b.first))
 	})
 	for _, x := range some {
@@ -118,9 +118,9 @@ func (c *cache) splitNear(ctx context.Context, parts []part) (all []nearFrames, 
 	return all, left
 }
 
-// blocksNear reads blocks of one frame, if they can be checked alone, unless
+// readLocalBlocks reads blocks of one frame, if they can be checked alone, unless
 // the frame shall be brought.
-func (c *cache) blocksNear(ctx context.Context, x part) (done, bring bool) {
+func (c *cache) readLocalBlocks(ctx context.Context, x part) (done, bring bool) {
 	src, err := c.source(ctx, x.s)
 	if err != nil {
 		return false, false
@@ -133,11 +133,11 @@ func (c *cache) blocksNear(ctx context.Context, x part) (done, bring bool) {
 		return false, true
 	}
 	off, _ := src.Range(f, f+1)
-	return c.readNear(ctx, src, p, off+int64(at)) && src.intact(f, at, p), false
+	return c.readLocal(ctx, src, p, off+int64(at)) && src.intact(f, at, p), false
 }
 
-// wholeNear checks whole frames that were read.
-func (c *cache) wholeNear(x *nearFrames) bool {
+// checkLocalFrames checks whole frames that were read.
+func (c *cache) checkLocalFrames(x *localFrames) bool {
 	b := x.whole.p
 	for f := x.first; f < x.first+x.n; f++ {
 		size := x.src.PlainSize(f)
@@ -155,16 +155,16 @@ func (c *cache) wholeNear(x *nearFrames) bool {
 	return true
 }
 
-// frameNear adds the reads that fill parts of a frame; bring says that it must
+// planLocalFrame adds the reads that fill parts of a frame; bring says that it must
 // be brought. If somebody else brings it already, it returns his flight, which
 // the caller must await, after his own reads. It calls failed if one fails.
-func (c *cache) frameNear(reads []*nearRead, x *nearFrames, bring, stream bool, failed func()) ([]*nearRead, *flight) {
+func (c *cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream bool, failed func()) ([]*localRead, *flight) {
 	f := x.first
 	off, _ := x.src.Range(f, f+1)
 	if x.src.knows(f) && !bring && !c.bring() {
 		for _, y := range x.parts {
 			_, at, p := y.head()
-			reads = append(reads, newNearRead(x.src, p, off+int64(at), func(ok bool) {
+			reads = append(reads, newLocalRead(x.src, p, off+int64(at), func(ok bool) {
 				if !ok || !x.src.intact(f, at, p) {
 					failed()
 				}
@@ -181,7 +181,7 @@ func (c *cache) frameNear(reads []*nearRead, x *nearFrames, bring, stream bool, 
 	case !mine:
 		return reads, fl
 	}
-	return append(reads, c.bringNear(x.src, f, fl, func(fr *frame) {
+	return append(reads, c.fetchLocal(x.src, f, fl, func(fr *frame) {
 		switch {
 		case fr == nil:
 			failed()
@@ -192,14 +192,14 @@ func (c *cache) frameNear(reads []*nearRead, x *nearFrames, bring, stream bool, 
 	}, !stream)), nil
 }
 
-// bringNear is the read that brings a frame, for the flight fl. It calls got
+// fetchLocal is the read that brings a frame, for the flight fl. It calls got
 // when the flight has landed, with nil if it was in vain; bet says that all of
 // the frame is a bet.
-func (c *cache) bringNear(src *source, f int, fl *flight, got func(*frame), bet bool) *nearRead {
+func (c *cache) fetchLocal(src *source, f int, fl *flight, got func(*frame), bet bool) *localRead {
 	fr := newFrame(src.PlainSize(f))
 	off, _ := src.Range(f, f+1)
-	return newNearRead(src, fr.data, off, func(ok bool) {
-		if c.landNear(src, f, fl, fr, ok, bet) {
+	return newLocalRead(src, fr.data, off, func(ok bool) {
+		if c.completeLocal(src, f, fl, fr, ok, bet) {
 			got(fr)
 		} else {
 			got(nil)
@@ -208,9 +208,9 @@ func (c *cache) bringNear(src *source, f int, fl *flight, got func(*frame), bet 
 	})
 }
 
-// landNear ends the flight of frame f, which was read into fr if ok says so,
+// completeLocal ends the flight of frame f, which was read into fr if ok says so,
 // and reports whether fr holds it; bet says that all of the frame is a bet.
-func (c *cache) landNear(src *source, f int, fl *flight, fr *frame, ok, bet bool) bool {
+func (c *cache) completeLocal(src *source, f int, fl *flight, fr *frame, ok, bet bool) bool {
 	if !ok || !src.Holds(f, fr.data) {
 		c.land(fl, nil, errNotBrought)
 		return false
@@ -223,43 +223,43 @@ func (c *cache) landNear(src *source, f int, fl *flight, fr *frame, ok, bet bool
 	return true
 }
 
-// nearRead is one of several reads of a store that is near.
-type nearRead struct {
+// localRead is one of several reads of a local store.
+type localRead struct {
 	store.ObjectRead
 	err  error
-	done chan *nearRead
+	done chan *localRead
 	end  func(ok bool) // is told what came of it
 }
 
-func newNearRead(src *source, p []byte, off int64, end func(ok bool)) *nearRead {
-	return &nearRead{ObjectRead: store.ObjectRead{Key: src.key, P: p, Off: off}, end: end}
+func newLocalRead(src *source, p []byte, off int64, end func(ok bool)) *localRead {
+	return &localRead{ObjectRead: store.ObjectRead{Key: src.key, P: p, Off: off}, end: end}
 }
 
 // Done implements [store.Waiter].
-func (r *nearRead) Done(err error, _ bool) { r.err = err }
+func (r *localRead) Done(err error, _ bool) { r.err = err }
 
 // Told implements [store.Waiter].
-func (r *nearRead) Told() { r.done <- r }
+func (r *localRead) Told() { r.done <- r }
 
 // readAll makes reads, beside each other, and ends each when it is there.
-func (c *cache) readAll(ctx context.Context, reads []*nearRead) {
+func (c *cache) readAll(ctx context.Context, reads []*localRead) {
 	for _, r := range reads {
 		c.storeReads.Add(1)
 		c.storeBytes.Add(int64(len(r.P)))
 	}
 	if len(reads) <= 1 || c.manual || ctx.Err() != nil {
 		for _, r := range reads {
-			r.end(c.near.ReadObject(ctx, r.Key, r.P, r.Off) == nil)
+			r.end(c.local.ReadObject(ctx, r.Key, r.P, r.Off) == nil)
 		}
 		return
 	}
-	done := make(chan *nearRead, len(reads))
+	done := make(chan *localRead, len(reads))
 	begin := make([]*store.ObjectRead, len(reads))
 	for i, r := range reads {
 		r.Waiter, r.done = r, done
 		begin[i] = &r.ObjectRead
 	}
-	c.near.BeginReads(begin)
+	c.local.BeginReads(begin)
 	for range reads {
 		r := <-done
 		r.end(r.err == nil)
@@ -273,8 +273,8 @@ func copyParts(parts []part, fr *frame) {
 	}
 }
 
-func (c *cache) readNear(ctx context.Context, src *source, p []byte, off int64) bool {
+func (c *cache) readLocal(ctx context.Context, src *source, p []byte, off int64) bool {
 	c.storeReads.Add(1)
 	c.storeBytes.Add(int64(len(p)))
-	return c.near.ReadObject(ctx, src.key, p, off) == nil
+	return c.local.ReadObject(ctx, src.key, p, off) == nil
 }

@@ -18,9 +18,9 @@ type job struct {
 
 func (j job) first() int { return int(j.flights[0].key.frame) }
 
-// loadFar fills x with one operation on the store for each run of frames that
+// loadRemote fills x with one operation on the store for each run of frames that
 // is neither in memory nor on its way.
-func (c *cache) loadFar(ctx context.Context, x part) error {
+func (c *cache) loadRemote(ctx context.Context, x part) error {
 	type wait struct {
 		fl   *flight
 		part part
@@ -43,7 +43,7 @@ func (c *cache) loadFar(ctx context.Context, x part) error {
 		}
 		x = x.skip(len(p))
 	}
-	if len(jobs) == 1 && len(jobs[0].flights) == 1 && c.near == nil {
+	if len(jobs) == 1 && len(jobs[0].flights) == 1 && c.local == nil {
 		c.widen(&jobs[0])
 	}
 	if len(jobs) > 0 {
@@ -69,7 +69,7 @@ func (c *cache) loadFar(ctx context.Context, x part) error {
 		if !w.mine && ctx.Err() == nil {
 			// Somebody else's attempt, who may have been told to stop, or may
 			// have begun when the segment was still there: make one's own.
-			err = c.loadFar(ctx, w.part)
+			err = c.loadRemote(ctx, w.part)
 		}
 		failed = err
 	}
@@ -79,7 +79,7 @@ func (c *cache) loadFar(ctx context.Context, x part) error {
 // assign adds a flight to the last job or begins a new one.
 func (c *cache) assign(jobs []job, s *manifest.Segment, fl *flight) []job {
 	most := maxFetchFrames
-	if c.near != nil {
+	if c.local != nil {
 		most = fetchFrames // unpacked beside each other
 	}
 	if n := len(jobs) - 1; n >= 0 {
@@ -184,9 +184,9 @@ func (c *cache) unpack(x *source, s *manifest.Segment, fl *flight, b []byte) err
 
 // stored reads stored bytes of a segment, into memory of the caller's own.
 func (c *cache) stored(ctx context.Context, x *source, s *manifest.Segment, off, n int64) ([]byte, error) {
-	if c.near != nil {
+	if c.local != nil {
 		b := make([]byte, n)
-		if c.readNear(ctx, x, b, off) {
+		if c.readLocal(ctx, x, b, off) {
 			return b, nil
 		}
 	}
@@ -196,7 +196,7 @@ func (c *cache) stored(ctx context.Context, x *source, s *manifest.Segment, off,
 // sealed keeps what was just written, which is likely to be read soon. object
 // is the segment s, which the store has by now.
 func (c *cache) sealed(s *manifest.Segment, object []byte) {
-	if c.disk == nil && c.near == nil && c.room < segment.FrameSize {
+	if c.disk == nil && c.local == nil && c.room < segment.FrameSize {
 		return
 	}
 	x, _, err := segment.Open(s.Ref, c.key, int64(len(object)), object)
@@ -204,7 +204,7 @@ func (c *cache) sealed(s *manifest.Segment, object []byte) {
 		return // it was built a moment ago; to keep it is a favour
 	}
 	var src *source
-	if c.near != nil {
+	if c.local != nil {
 		src = c.keep(s, x)
 	}
 	for f := range x.Frames() {
