@@ -125,10 +125,10 @@ func BenchmarkRead(b *testing.B) {
 		all(b, false, func(p []byte, off int64) error { _, err := f.ReadAt(p, off); return err })
 	})
 	for _, c := range []struct {
-		name              string
+		name                 string
 		compressible, remote bool
-		warm, disk        bool
-		cache             int64
+		warm, disk           bool
+		cache                int64
 	}{
 		{"memory", false, false, true, false, 256 << 20},
 		{"directory-plain", false, false, false, false, 16 << 20},
