@@ -129,10 +129,10 @@ type Options struct {
 	// Writes wait while it is used up.
 	LogSpace *LogSpace
 
-	// ReadPatience is how long a read waits for a store that does not answer
+	// ReadTimeout is how long a read waits for a store that does not answer
 	// before it fails; default 10 minutes: file systems and databases take a
 	// delay better than an error.
-	ReadPatience time.Duration
+	ReadTimeout time.Duration
 	// OwnerCheck is how long the disk goes on without having heard from the
 	// store that nobody else has opened the volume; then it asks. It costs an
 	// idle disk one small request each time; default 30 s, and up to a quarter
@@ -175,8 +175,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.CutAge == 0 {
 		o.CutAge = 5 * time.Second
 	}
-	if o.ReadPatience == 0 {
-		o.ReadPatience = 10 * time.Minute
+	if o.ReadTimeout == 0 {
+		o.ReadTimeout = 10 * time.Minute
 	}
 	if o.OwnerCheck == 0 {
 		o.OwnerCheck = 30 * time.Second
@@ -192,9 +192,9 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(o.Key))
 	case o.LogFile < 64<<10 || o.LogFile%BlockSize != 0:
 		return o, errs.New(errs.InvalidArgument, "log file size %d is not a multiple of 4096 from 64 KiB", o.LogFile)
-	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.ReadPatience < 0 || o.OwnerCheck < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
+	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.ReadTimeout < 0 || o.OwnerCheck < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
 		return o, errs.New(errs.InvalidArgument, "options are out of range: cut %d, unsent %d, cache %d, age %v, patience %v, owner check %v, checkpoint %d, ratio %v",
-			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.ReadPatience, o.OwnerCheck, o.Checkpoint, o.GCRatio)
+			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.ReadTimeout, o.OwnerCheck, o.Checkpoint, o.GCRatio)
 	}
 	return o, nil
 }

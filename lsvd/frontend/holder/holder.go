@@ -55,8 +55,8 @@ const (
 
 // Options configure a holder. The zero value is usable.
 type Options struct {
-	// Patience is how long files wait for a successor; default 30 s.
-	Patience time.Duration
+	// HandoverTimeout is how long files wait for a successor; default 30 s.
+	HandoverTimeout time.Duration
 	// Idle is how long the holder stays while it holds nothing and has no
 	// client; default 1 minute.
 	Idle   time.Duration
@@ -64,8 +64,8 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Patience == 0 {
-		o.Patience = 30 * time.Second
+	if o.HandoverTimeout == 0 {
+		o.HandoverTimeout = 30 * time.Second
 	}
 	if o.Idle == 0 {
 		o.Idle = time.Minute
@@ -242,9 +242,9 @@ func (s *server) left(c *net.UnixConn) {
 			continue
 		}
 		i.owner = nil
-		i.until = time.Now().Add(s.o.Patience)
-		i.timer = time.AfterFunc(s.o.Patience, func() { s.expire(name, i) })
-		s.o.Logger.Info("files wait for a successor", "name", name, "timeout", s.o.Patience)
+		i.until = time.Now().Add(s.o.HandoverTimeout)
+		i.timer = time.AfterFunc(s.o.HandoverTimeout, func() { s.expire(name, i) })
+		s.o.Logger.Info("files wait for a successor", "name", name, "timeout", s.o.HandoverTimeout)
 	}
 	s.rest()
 }

@@ -114,7 +114,7 @@ func TestSuccessorTakesFiles(t *testing.T) {
 }
 
 func TestFilesCloseWithoutSuccessor(t *testing.T) {
-	socket, _, _ := run(t, holder.Options{Patience: 50 * time.Millisecond})
+	socket, _, _ := run(t, holder.Options{HandoverTimeout: 50 * time.Millisecond})
 	w, r := pipe(t)
 	c := dial(t, socket)
 	if err := c.Put(t.Context(), "a", nil, w); err != nil {

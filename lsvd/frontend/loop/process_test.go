@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(daemonEnv) != "":
 		err = daemon()
 	case os.Getenv(keepEnv) != "":
-		err = holder.Run(context.Background(), os.Getenv(keepEnv), holder.Options{Patience: 20 * time.Second, Idle: 20 * time.Second})
+		err = holder.Run(context.Background(), os.Getenv(keepEnv), holder.Options{HandoverTimeout: 20 * time.Second, Idle: 20 * time.Second})
 	default:
 		os.Exit(private.Main(m))
 	}

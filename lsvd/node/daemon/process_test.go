@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(keepEnv) != "":
 		var patience time.Duration
 		if patience, err = time.ParseDuration(os.Getenv(patienceEnv)); err == nil {
-			err = holder.Run(context.Background(), holder.Socket(os.Getenv(keepEnv)), holder.Options{Patience: patience, Idle: 20 * time.Second})
+			err = holder.Run(context.Background(), holder.Socket(os.Getenv(keepEnv)), holder.Options{HandoverTimeout: patience, Idle: 20 * time.Second})
 		}
 	default:
 		os.Exit(private.Main(m))

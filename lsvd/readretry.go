@@ -17,7 +17,7 @@ func (d *Device) readBlocks(ctx context.Context, p []byte, off int64) error {
 	if err == nil || !errs.Is(err, errs.Unavailable) || d.opts.manual {
 		return err
 	}
-	deadline := time.Now().Add(d.opts.ReadPatience)
+	deadline := time.Now().Add(d.opts.ReadTimeout)
 	for wait := 50 * time.Millisecond; errs.Is(err, errs.Unavailable) && time.Until(deadline) > 0; wait = min(2*wait, time.Second) {
 		d.stats.failures.Add(1)
 		t := time.NewTimer(min(wait, time.Until(deadline)))
