@@ -37,14 +37,14 @@ type cache struct {
 	key    []byte
 	manual bool // no goroutines
 
-	shards  []shard
-	limit   int64 // of all it keeps
-	room    int64 // for frames, whatever indexes need
-	sources sources
-	keeping sync.Mutex // held while indexes come and go; others are taken under it
-	lent    int64      // what frames have of the room of indexes; under keeping
-	fill    thrift     // whole frames from local tiers
-	ahead   bet        // frames that nobody asked for
+	shards     []shard
+	limit      int64 // of all it keeps
+	room       int64 // for frames, whatever indexes need
+	sources    sources
+	keeping    sync.Mutex // held while indexes come and go; others are taken under it
+	lent       int64      // what frames have of the room of indexes; under keeping
+	admission  admission  // whole frames from local tiers
+	readAround readAround // frames that nobody asked for
 
 	ctx      context.Context // of what nobody waits for
 	stop     context.CancelFunc
@@ -56,7 +56,7 @@ type cache struct {
 }
 
 func newCache(st store.Store, disk *diskcache.Cache, opts Options) *cache {
-	c := &cache{st: st, disk: disk, key: opts.Key, manual: opts.manual, fill: thrift{pays: 4}}
+	c := &cache{st: st, disk: disk, key: opts.Key, manual: opts.manual, admission: admission{minHits: 4}}
 	indexes := opts.CacheBytes / 8
 	if local, ok := st.(store.Local); ok {
 		c.local = local
@@ -91,8 +91,8 @@ func (c *cache) figures(s *Stats) {
 	s.StoreReads = c.storeReads.Load()
 	s.StoreReadBytes = c.storeBytes.Load()
 	s.ReadAhead = c.aheadBytes.Load()
-	s.ReadAheadUsed = c.ahead.good.Load()
-	s.ReadAheadWasted = c.ahead.bad.Load()
+	s.ReadAheadUsed = c.readAround.good.Load()
+	s.ReadAheadWasted = c.readAround.bad.Load()
 }
 
 // fetch reads a range of a segment, whole. A segment that the manifest names
@@ -249,8 +249,10 @@ func (c *cache) load(ctx context.Context, x part) error {
 	return nil
 }
 
-// bring reports whether a whole frame should be brought into memory.
-func (c *cache) bring() bool { return c.room >= segment.FrameSize+frameCost && c.fill.take() }
+// admitFrame reports whether a whole frame should be brought into memory.
+func (c *cache) admitFrame() bool {
+	return c.room >= segment.FrameSize+frameCost && c.admission.admit()
+}
 
 // frameSize is how many bytes of data a frame of a segment has.
 func frameSize(s *manifest.Segment, f int) int {
@@ -264,7 +266,7 @@ func diskKey(s *manifest.Segment, f int) diskcache.Key {
 // loadDisk fills the head of x from the disk cache, and returns how much.
 func (c *cache) loadDisk(x part) int {
 	f, at, p := x.head()
-	if c.bring() {
+	if c.admitFrame() {
 		whole := newFrame(frameSize(x.s, f))
 		defer whole.release()
 		if !c.disk.Get(diskKey(x.s, f), 0, whole.data) {

@@ -113,7 +113,7 @@ func (s *shard) touch(c *cache, id int32, at, n int) {
 	f := s.frames[id]
 	if f.why == ahead {
 		f.why = asked
-		c.ahead.useful()
+		c.readAround.useful()
 	} else if uint32(at) < f.top || at == 0 {
 		s.policy.Touch(id)
 	}
@@ -175,7 +175,7 @@ func (c *cache) claim(k frameKey) (f *frame, fl *flight, mine bool) {
 		s.flights[k] = fl
 	} else if fl.why == ahead {
 		fl.why = asked
-		c.ahead.useful()
+		c.readAround.useful()
 	}
 	fl.waiters++
 	return nil, fl, mine
@@ -210,8 +210,8 @@ func (c *cache) land(fl *flight, f *frame, err error) {
 	close(fl.done)
 }
 
-// betOn says of a flight that all of its frame is a bet.
-func (c *cache) betOn(fl *flight) {
+// markFill says of a flight that all of its frame is a bet.
+func (c *cache) markFill(fl *flight) {
 	s := c.shard(fl.key)
 	s.mu.Lock()
 	fl.why = filled
@@ -286,9 +286,9 @@ func (s *shard) evict(c *cache, n int64) bool {
 		old := s.frames[id]
 		switch old.why {
 		case filled:
-			c.fill.paid(int(old.hits))
+			c.admission.recordHits(int(old.hits))
 		case ahead:
-			c.ahead.wasted()
+			c.readAround.wasted()
 		}
 		delete(s.ids, old.key)
 		s.frames[id] = nil

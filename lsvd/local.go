@@ -129,7 +129,7 @@ func (c *cache) readLocalBlocks(ctx context.Context, x part) (done, bring bool) 
 	if len(p) < len(x.p) || !src.IsPlain(f) || len(p) == src.PlainSize(f) || !src.knows(f) {
 		return false, false
 	}
-	if c.bring() {
+	if c.admitFrame() {
 		return false, true
 	}
 	off, _ := src.Range(f, f+1)
@@ -144,7 +144,7 @@ func (c *cache) checkLocalFrames(x *localFrames) bool {
 		if !x.src.Holds(f, b[:size]) {
 			return false
 		}
-		if c.bring() {
+		if c.admitFrame() {
 			whole := newFrame(size)
 			copy(whole.data, b)
 			c.put(frameKey{x.src.num, uint32(f)}, whole, filled)
@@ -161,7 +161,7 @@ func (c *cache) checkLocalFrames(x *localFrames) bool {
 func (c *cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream bool, failed func()) ([]*localRead, *flight) {
 	f := x.first
 	off, _ := x.src.Range(f, f+1)
-	if x.src.knows(f) && !bring && !c.bring() {
+	if x.src.knows(f) && !bring && !c.admitFrame() {
 		for _, y := range x.parts {
 			_, at, p := y.head()
 			reads = append(reads, newLocalRead(x.src, p, off+int64(at), func(ok bool) {
@@ -217,7 +217,7 @@ func (c *cache) completeLocal(src *source, f int, fl *flight, fr *frame, ok, bet
 	}
 	src.learn(f, fr.data)
 	if bet {
-		c.betOn(fl)
+		c.markFill(fl)
 	}
 	c.land(fl, fr, nil)
 	return true

@@ -119,7 +119,7 @@ func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g 
 	size := src.PlainSize(f)
 	var whole *frame
 	var fl *flight
-	if bring := c.bring(); bring || !src.knows(f) {
+	if bring := c.admitFrame(); bring || !src.knows(f) {
 		var mine bool
 		switch whole, fl, mine = c.claim(k); {
 		case whole != nil:

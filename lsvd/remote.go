@@ -94,7 +94,7 @@ func (c *cache) assign(jobs []job, s *manifest.Segment, fl *flight) []job {
 
 // widen adds the neighbours of the only frame of a job.
 func (c *cache) widen(j *job) {
-	n := uint32(c.ahead.frames())
+	n := uint32(c.readAround.frames())
 	if c.room < int64(n)*4*segment.FrameSize {
 		return
 	}
