@@ -58,7 +58,7 @@ type Device struct {
 	nextMap   uint64
 	nextGC    uint64
 	budget    int64   // blocks that GC may move
-	life      float64 // how many sequence numbers segments last; see divide.go
+	lifetime  float64 // how many sequence numbers segments last; see divide.go
 	heldAt    uint64  // revision at which others held all garbage
 	heldSince time.Time
 	tended    time.Time  // when something was published or collected last

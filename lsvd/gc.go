@@ -133,7 +133,7 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		if d.liveOf(v) == 0 {
 			continue // and it may be deleted, if the last checkpoint went through unnoticed
 		}
-		d.lasted(v)
+		d.observeLifetime(v)
 		x, err := d.cache.index(ctx, &v.Segment)
 		if errs.Is(err, errs.Corrupt) {
 			d.leave(v, err)

@@ -175,7 +175,7 @@ func TestDamagedWitness(t *testing.T) {
 		for s.d.frozen[k].last < uint64(stamp) {
 			k++
 		}
-		s.d.divide(s.d.frozen[:k+2])
+		s.d.splitByLifetime(s.d.frozen[:k+2])
 		s.check("send", s.d.send(s.ctx(), s.d.frozen[k+1]))
 		s.fs.Kill()
 		if hurt {

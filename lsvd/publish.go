@@ -223,7 +223,7 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 			return false, d.fail(err)
 		}
 	}
-	d.divide(cuts)
+	d.splitByLifetime(cuts)
 	failed := make([]error, len(cuts))
 	var wg sync.WaitGroup
 	for i, c := range cuts[1:] {

@@ -285,7 +285,7 @@ func (s *sim) sendAhead() {
 	if n := len(s.d.frozen); n > 1 {
 		k := 1 + s.rng.IntN(n-1)
 		s.check("sync", s.d.wal.SyncTo(s.d.frozen[k].last))
-		s.d.divide(s.d.frozen[:k+1])
+		s.d.splitByLifetime(s.d.frozen[:k+1])
 		s.soft("send", s.d.send(s.ctx(), s.d.frozen[k]))
 	}
 }

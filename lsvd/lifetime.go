@@ -34,9 +34,9 @@ func (o *output) blocks() (n uint64) {
 	return n
 }
 
-// divide decides what segments the oldest frozen cuts become, once for each.
+// splitByLifetime decides what segments the oldest frozen cuts become, once for each.
 // The caller holds pub.
-func (d *Device) divide(cuts []*cut) {
+func (d *Device) splitByLifetime(cuts []*cut) {
 	next := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext}
 	for k, c := range cuts {
 		if c.outputs == nil {
@@ -53,7 +53,7 @@ func (d *Device) divide(cuts []*cut) {
 // outputs divides the entries of a cut, if that is worth an object more.
 func (d *Device) outputs(c *cut, before []*cut) []output {
 	all := c.entries()
-	if d.life == 0 {
+	if d.lifetime == 0 {
 		return []output{{entries: all}}
 	}
 	long, short := output{more: true}, output{short: true}
@@ -118,19 +118,19 @@ func (d *Device) youngAt(lba, n uint64, c *cut, before []*cut) (uint64, bool) {
 		return n, false
 	}
 	s := d.table[v.Src]
-	return n, s != nil && s.Ref.Kind == name.Data && s.Ref.Volume == d.vol && float64(c.last-s.Last) < d.life/4
+	return n, s != nil && s.Ref.Kind == name.Data && s.Ref.Volume == d.vol && float64(c.last-s.Last) < d.lifetime/4
 }
 
-// lasted learns how long a segment that GC empties has lasted, in sequence
+// observeLifetime learns how long a segment that GC empties has lasted, in sequence
 // numbers. The caller holds pub.
-func (d *Device) lasted(s *seg) {
+func (d *Device) observeLifetime(s *seg) {
 	if s.Ref.Kind != name.Data || s.Ref.Volume != d.vol || s.short {
 		return
 	}
 	t := float64(d.man.Durable - s.Last)
-	if d.life == 0 {
-		d.life = t
+	if d.lifetime == 0 {
+		d.lifetime = t
 		return
 	}
-	d.life += (t - d.life) / 16
+	d.lifetime += (t - d.lifetime) / 16
 }

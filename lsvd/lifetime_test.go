@@ -16,7 +16,7 @@ import (
 func ExpectYoung(d *Device) {
 	d.pub.lock(context.Background())
 	defer d.pub.unlock()
-	d.life = 1000
+	d.lifetime = 1000
 }
 
 // put writes n blocks.
@@ -46,7 +46,7 @@ func divided(t *testing.T, seed uint64) *sim {
 	s.check("flush", s.d.Flush(s.ctx()))
 	s.flushed = s.last()
 	s.freeze()
-	s.d.divide(s.d.frozen)
+	s.d.splitByLifetime(s.d.frozen)
 	o := s.d.frozen[0].outputs
 	if len(o) != 2 || !o[0].more || o[1].more || !o[1].short || len(o[0].entries) != 1 || o[0].entries[0].LBA != simBase+100 || len(o[1].entries) != 2 {
 		s.fatal("the cut becomes %+v", o)
