@@ -250,7 +250,7 @@ func (d *Device) count(ctx context.Context) error {
 
 // loadMap prepares the base map from the checkpoint, and adds the segments
 // that the manifest has after it.
-func (d *Device) loadMap(ctx context.Context, seen *survey, rec *Recovery) error {
+func (d *Device) loadMap(ctx context.Context, seen *storeListing, rec *Recovery) error {
 	for _, s := range d.man.Segments {
 		d.table[s.Num] = &seg{Segment: s, live: s.Live}
 	}
@@ -296,7 +296,7 @@ func (d *Device) loadMap(ctx context.Context, seen *survey, rec *Recovery) error
 // findMissing looks whether the store has every object that the manifest
 // names. If not, Open refuses; or with the loss accepted, what they have is
 // lost, or the disk goes back to before one whose content is not known.
-func (d *Device) findMissing(seen *survey, rec *Recovery) error {
+func (d *Device) findMissing(seen *storeListing, rec *Recovery) error {
 	need := map[string]*manifest.Segment{}
 	for i := range d.man.Segments {
 		s := &d.man.Segments[i]

@@ -141,7 +141,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	}
 	d.epoch, d.owner = claim.Epoch, claim.Owner
 	d.cache.warm(d.man.Segments)
-	seen, err := d.look(ctx, d.man, func() error { return d.replace(ctx, claim) })
+	seen, err := d.listObjects(ctx, d.man, func() error { return d.replace(ctx, claim) })
 	if err != nil {
 		return rec, err
 	}

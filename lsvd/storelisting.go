@@ -9,12 +9,12 @@ import (
 	"miren.dev/runtime/lsvd/internal/name"
 )
 
-// survey is what Open reads of the store beside the manifest: which objects
+// storeListing is what Open reads of the store beside the manifest: which objects
 // are there, and the directory of the map. It is read side by side with the
 // claim. That is safe: the claim replaces exactly the manifest that the survey
 // is of, so this was in force all the while, and what a manifest in force
 // names is not deleted. If the claim fails, the survey is forgotten.
-type survey struct {
+type storeListing struct {
 	sizes map[string]int64 // of the objects that are named and are there
 
 	dir    *manifest.Directory // of the newest checkpoint, if there is one
@@ -22,9 +22,9 @@ type survey struct {
 	dirErr error
 }
 
-// look reads the survey of m, and meanwhile does claim.
-func (d *Device) look(ctx context.Context, m *manifest.Manifest, claim func() error) (*survey, error) {
-	v := &survey{sizes: map[string]int64{}}
+// listObjects reads the survey of m, and meanwhile does claim.
+func (d *Device) listObjects(ctx context.Context, m *manifest.Manifest, claim func() error) (*storeListing, error) {
+	v := &storeListing{sizes: map[string]int64{}}
 	var mu sync.Mutex
 	var steps []func(ctx context.Context) error
 	prefixes, named := named(m)
