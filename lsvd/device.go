@@ -122,10 +122,10 @@ func (b baton) unlock() { <-b }
 // seg is one segment of the table. live changes under Device.mu.
 type seg struct {
 	manifest.Segment
-	live  uint64
-	short bool // its blocks were expected to be overwritten soon
-	lost  bool // it is not in the store
-	stuck bool // it is damaged: GC leaves it alone
+	live        uint64
+	short       bool // its blocks were expected to be overwritten soon
+	lost        bool // it is not in the store
+	quarantined bool // it is damaged: GC leaves it alone
 }
 
 // cut is a run of sequence numbers on its way to the store.

@@ -34,7 +34,7 @@ const heldPause = time.Minute
 // stored blocks are at most ratio times the live ones, and deletes what that
 // frees. Segments of snapshots stay as they are, and so do those that other
 // volumes use too: to copy them for each would store the same many times; see
-// [CompactTogether]. It reports how many segments it emptied.
+// [CompactShared]. It reports how many segments it emptied.
 func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	if err := d.usableNow(); err != nil {
 		return 0, err
@@ -136,13 +136,13 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		d.observeLifetime(v)
 		x, err := d.cache.index(ctx, &v.Segment)
 		if errs.Is(err, errs.Corrupt) {
-			d.leave(v, err)
+			d.quarantine(v, err)
 			continue
 		}
 		if err != nil {
 			return 0, 0, err
 		}
-		if moves, err = d.living(ctx, v, x.Entries, moves); err != nil {
+		if moves, err = d.appendLive(ctx, v, x.Entries, moves); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -157,9 +157,9 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 	return len(victims), moved, nil
 }
 
-// living appends what the map has of a segment with the entries. The caller
+// appendLive appends what the map has of a segment with the entries. The caller
 // holds pub.
-func (d *Device) living(ctx context.Context, v *seg, entries []segment.Entry, moves []move) ([]move, error) {
+func (d *Device) appendLive(ctx context.Context, v *seg, entries []segment.Entry, moves []move) ([]move, error) {
 	for len(entries) > 0 {
 		now := entries[:min(len(entries), mergeStep)]
 		entries = entries[len(now):]
@@ -190,10 +190,10 @@ func (d *Device) living(ctx context.Context, v *seg, entries []segment.Entry, mo
 	return moves, nil
 }
 
-// leave makes GC leave a damaged segment alone.
-func (d *Device) leave(s *seg, err error) {
+// quarantine makes GC leave a damaged segment alone.
+func (d *Device) quarantine(s *seg, err error) {
 	d.mu.Lock()
-	s.stuck = true
+	s.quarantined = true
 	d.mu.Unlock()
 	d.logger.Error("a segment is damaged, garbage collection leaves it alone", "segment", s.Ref.String(), "error", err)
 }
@@ -219,7 +219,7 @@ func (d *Device) victims(ratio float64, blocks int64, others map[name.Ref]bool) 
 		}
 		live += s.live
 		stored += s.Blocks
-		if s.live < s.Blocks && !s.lost && !s.stuck {
+		if s.live < s.Blocks && !s.lost && !s.quarantined {
 			all = append(all, s)
 		}
 	}
@@ -288,7 +288,7 @@ func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment,
 		}
 		err := d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off)+first, p)
 		if errs.Is(err, errs.Corrupt) {
-			d.leave(moves[i].seg, err)
+			d.quarantine(moves[i].seg, err)
 		}
 		return err
 	})

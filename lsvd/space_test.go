@@ -265,7 +265,7 @@ func compact(t *testing.T, st store.Store, vs []*volume) {
 			}
 			disks = append(disks, v.d)
 		}
-		work, err := lsvd.CompactTogether(t.Context(), 1.01, disks...)
+		work, err := lsvd.CompactShared(t.Context(), 1.01, disks...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -116,7 +116,7 @@ func (o *gcOptions) collectOpen(ctx context.Context, open []*host.Disk) (segment
 		disks = append(disks, d.Device)
 	}
 	for n := 1; n > 0; segments += n {
-		if n, err = lsvd.CompactTogether(ctx, o.ratio, disks...); err != nil {
+		if n, err = lsvd.CompactShared(ctx, o.ratio, disks...); err != nil {
 			return segments, err
 		}
 	}

@@ -73,7 +73,7 @@ func (d *Daemon) openIn(store string) (open []*lsvd.Device) {
 func (d *Daemon) compactStore(ctx context.Context, store string, ratio float64) (int, error) {
 	total := 0
 	for {
-		n, err := lsvd.CompactTogether(ctx, ratio, d.openIn(store)...)
+		n, err := lsvd.CompactShared(ctx, ratio, d.openIn(store)...)
 		total += n
 		if n == 0 || err != nil {
 			return total, err

@@ -28,7 +28,7 @@ type shared struct {
 // mostShared is how many blocks CompactTogether moves at most.
 const mostShared = 256 << 20 / BlockSize
 
-// CompactTogether empties segments that several of the open disks share, each
+// CompactShared empties segments that several of the open disks share, each
 // into one segment that all of them use: GC of one disk alone could only copy
 // what it uses for itself. It takes the segments that have more than ratio
 // times the blocks that any of the disks uses, and that neither another volume
@@ -44,12 +44,12 @@ const mostShared = 256 << 20 / BlockSize
 // not the owner of its volume any more, and the segment maybe dropped and
 // deleted before the others named it, that would fail. Afterwards whoever drops
 // the segment finds the others' manifests.
-func CompactTogether(ctx context.Context, ratio float64, disks ...*Device) (int, error) {
+func CompactShared(ctx context.Context, ratio float64, disks ...*Device) (int, error) {
 	all := slices.Clone(disks)
 	total := 0
 	for {
 		all = slices.DeleteFunc(all, func(d *Device) bool { return d.usableNow() != nil })
-		n, err := compactTogether(ctx, ratio, slices.Clone(all))
+		n, err := compactSharedOnce(ctx, ratio, slices.Clone(all))
 		total += n
 		if err == nil || ctx.Err() != nil || !slices.ContainsFunc(all, func(d *Device) bool { return d.usableNow() != nil }) {
 			return total, err
@@ -57,7 +57,7 @@ func CompactTogether(ctx context.Context, ratio float64, disks ...*Device) (int,
 	}
 }
 
-func compactTogether(ctx context.Context, ratio float64, all []*Device) (int, error) {
+func compactSharedOnce(ctx context.Context, ratio float64, all []*Device) (int, error) {
 	slices.SortFunc(all, func(a, b *Device) int { return bytes.Compare(a.vol[:], b.vol[:]) })
 	all = sharing(slices.Compact(all))
 	manifests := make([]string, len(all))
@@ -76,7 +76,7 @@ func compactTogether(ctx context.Context, ratio float64, all []*Device) (int, er
 			return 0, err
 		}
 	}
-	if len(together(all, nil, ratio)) == 0 {
+	if len(sharedSegments(all, nil, ratio)) == 0 {
 		return 0, nil
 	}
 	for i, d := range all {
@@ -93,8 +93,8 @@ func compactTogether(ctx context.Context, ratio float64, all []*Device) (int, er
 		return 0, err
 	}
 	total, room := 0, mostShared
-	for _, group := range together(all, others.refs, ratio) {
-		n, err := compactShared(ctx, ratio, group, &room)
+	for _, group := range sharedSegments(all, others.refs, ratio) {
+		n, err := compactGroup(ctx, ratio, group, &room)
 		total += n
 		if err != nil {
 			return total, err
@@ -134,15 +134,15 @@ func sharing(all []*Device) []*Device {
 	})
 }
 
-// together returns the segments that several of the disks use and others do
+// sharedSegments returns the segments that several of the disks use and others do
 // not name, and that may be worth it, in groups with the same first disk.
-func together(all []*Device, others map[name.Ref]bool, ratio float64) [][]*shared {
+func sharedSegments(all []*Device, others map[name.Ref]bool, ratio float64) [][]*shared {
 	found, bad := map[name.Ref]*shared{}, map[name.Ref]bool{}
 	for _, d := range all {
 		d.mu.RLock()
 		for _, s := range d.table {
 			// All together use no less than one of them.
-			if s.lost || s.stuck || d.uncounted || others[s.Ref] || float64(s.Blocks) <= ratio*float64(s.live) {
+			if s.lost || s.quarantined || d.uncounted || others[s.Ref] || float64(s.Blocks) <= ratio*float64(s.live) {
 				bad[s.Ref] = true
 			}
 			if s.live == 0 {
@@ -184,9 +184,9 @@ type batch struct {
 	nums map[*Device]uint64 // what each disk calls it
 }
 
-// compactShared empties those segments of a group that are worth it, and takes
+// compactGroup empties those segments of a group that are worth it, and takes
 // their blocks off room. The caller holds pub of all disks.
-func compactShared(ctx context.Context, ratio float64, group []*shared, room *int) (int, error) {
+func compactGroup(ctx context.Context, ratio float64, group []*shared, room *int) (int, error) {
 	d := group[0].sharers[0].d
 	limit := max(int(d.opts.CutBytes/BlockSize), 1)
 	var all []*batch
@@ -195,7 +195,7 @@ func compactShared(ctx context.Context, ratio float64, group []*shared, room *in
 			break
 		}
 		group[i] = nil // what was found of it is large
-		if err := x.look(ctx); err != nil {
+		if err := x.findUses(ctx); err != nil {
 			return 0, err
 		}
 		if x.live == 0 || float64(x.sharers[0].s.Blocks) <= ratio*float64(x.live) {
@@ -238,12 +238,12 @@ func (b *batch) add(x *shared, limit int) bool {
 	return true
 }
 
-// look finds what the disks use of the segment; nothing, if it is damaged.
-func (x *shared) look(ctx context.Context) error {
+// findUses finds what the disks use of the segment; nothing, if it is damaged.
+func (x *shared) findUses(ctx context.Context) error {
 	first := x.sharers[0]
 	index, err := first.d.cache.index(ctx, &first.s.Segment)
 	if errs.Is(err, errs.Corrupt) {
-		first.d.leave(first.s, err)
+		first.d.quarantine(first.s, err)
 		return nil
 	}
 	if err != nil {
@@ -252,7 +252,7 @@ func (x *shared) look(ctx context.Context) error {
 	var all []move
 	for i := range x.sharers {
 		p := &x.sharers[i]
-		if p.moves, err = p.d.living(ctx, p.s, index.Entries, nil); err != nil {
+		if p.moves, err = p.d.appendLive(ctx, p.s, index.Entries, nil); err != nil {
 			return err
 		}
 		all = append(all, p.moves...)

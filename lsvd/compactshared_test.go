@@ -137,19 +137,19 @@ func TestCompactTogether(t *testing.T) {
 	mem := &store.Mem{}
 	c := newClones(t, 1, mem, mem)
 	ctx := t.Context()
-	if n, err := CompactTogether(ctx, 1, c.disks[0], c.disks[0]); n != 0 || err != nil {
+	if n, err := CompactShared(ctx, 1, c.disks[0], c.disks[0]); n != 0 || err != nil {
 		t.Fatalf("one disk: %d, %v", n, err)
 	}
-	if n, err := CompactTogether(ctx, 1, c.disks[:2]...); n != 0 || err != nil {
+	if n, err := CompactShared(ctx, 1, c.disks[:2]...); n != 0 || err != nil {
 		t.Fatalf("two of three that share: %d, %v", n, err)
 	}
 	elsewhere := &store.Mem{}
 	o := newClones(t, 2, elsewhere, elsewhere)
-	n, err := CompactTogether(ctx, 1, append(o.disks[:1:1], c.disks...)...)
+	n, err := CompactShared(ctx, 1, append(o.disks[:1:1], c.disks...)...)
 	if n == 0 || err != nil {
 		t.Fatalf("%d segments, %v", n, err)
 	}
-	if n, err := CompactTogether(ctx, 1, c.disks...); n != 0 || err != nil {
+	if n, err := CompactShared(ctx, 1, c.disks...); n != 0 || err != nil {
 		t.Fatalf("again: %d segments, %v", n, err)
 	}
 	for i, d := range c.disks {
@@ -216,7 +216,7 @@ func TestCompactTogetherEndsAnywhere(t *testing.T) {
 					}
 					return store.Action{}
 				}
-				_, err := CompactTogether(ctx, 1, c.disks...)
+				_, err := CompactShared(ctx, 1, c.disks...)
 				done = ops < k
 				st.Hook = nil
 				if done {
@@ -267,7 +267,7 @@ func TestCloseBesideCompaction(t *testing.T) {
 			return store.Action{}
 		}
 		ended := make(chan error, 1)
-		go func() { _, err := CompactTogether(t.Context(), 1, c.disks...); ended <- err }()
+		go func() { _, err := CompactShared(t.Context(), 1, c.disks...); ended <- err }()
 		time.Sleep(time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
