@@ -101,9 +101,9 @@ func (d *Device) collect(ctx context.Context) error {
 	return nil
 }
 
-// earn adds to what GC may move. It does not save up more than what some
+// refillBudget adds to what GC may move. It does not save up more than what some
 // checkpoints' worth of writes give.
-func (d *Device) earn(blocks int64) {
+func (d *Device) refillBudget(blocks int64) {
 	d.budget = min(d.budget+blocks, 4*int64(d.opts.Checkpoint)*max(d.opts.CutBytes/BlockSize, 1))
 }
 
@@ -281,7 +281,7 @@ func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment,
 		h.First, h.Last = min(h.First, m.seq), max(h.Last, m.seq)
 		blocks += m.n
 	}
-	got := d.readMoves(ctx, moves)
+	got := d.readRelocations(ctx, moves)
 	b, err := segment.Build(h, d.opts.Key, d.opts.Random, entries, func(i int, first uint64, p []byte) error {
 		if got.read(i, first, p) {
 			return nil

@@ -106,7 +106,7 @@ func (d *Device) rest(ctx context.Context) error {
 		return nil
 	}
 	d.tended = d.opts.Now()
-	d.earn(4 * max(d.opts.CutBytes/BlockSize, 1))
+	d.refillBudget(4 * max(d.opts.CutBytes/BlockSize, 1))
 	before := d.budget
 	err := d.gather(ctx)
 	if d.budget < before {
@@ -291,7 +291,7 @@ func (d *Device) sent(c *cut) {
 		d.cache.sealed(&s, o.object)
 		d.adopt(&s, o.entries, o.short)
 		d.stats.published.Add(int64(s.Blocks) * BlockSize)
-		d.earn(gcRate * int64(s.Blocks))
+		d.refillBudget(gcRate * int64(s.Blocks))
 		d.man.ChainNext++
 		d.since++
 	}

@@ -13,23 +13,23 @@ import (
 // read of its own. So the frames that have any of it are read whole, many in a
 // row at once, in the order in which they lie.
 
-// moveRun is how much is read at once.
-const moveRun = 1 << 20
+// relocationRead is how much is read at once.
+const relocationRead = 1 << 20
 
-// moved is the data of moves in memory.
-type moved struct {
+// relocationBuffer is the data of moves in memory.
+type relocationBuffer struct {
 	data []byte
 	at   []int  // where that of each move begins
 	has  []bool // whether it could be read
 }
 
-// readMoves reads the data of moves, if that is of use. What cannot be read so,
+// readRelocations reads the data of moves, if that is of use. What cannot be read so,
 // for whatever reason, it leaves out.
-func (d *Device) readMoves(ctx context.Context, moves []move) *moved {
+func (d *Device) readRelocations(ctx context.Context, moves []move) *relocationBuffer {
 	if d.cache.local == nil {
 		return nil
 	}
-	g := &moved{at: make([]int, len(moves)), has: make([]bool, len(moves))}
+	g := &relocationBuffer{at: make([]int, len(moves)), has: make([]bool, len(moves))}
 	order, size := make([]int, len(moves)), 0
 	for i, m := range moves {
 		order[i], g.at[i] = i, size
@@ -40,7 +40,7 @@ func (d *Device) readMoves(ctx context.Context, moves []move) *moved {
 		x, y := &moves[a], &moves[b]
 		return cmp.Or(cmp.Compare(x.seg.Num, y.seg.Num), cmp.Compare(x.from.Off, y.from.Off))
 	})
-	buf := make([]byte, moveRun)
+	buf := make([]byte, relocationRead)
 	for len(order) > 0 && ctx.Err() == nil {
 		first := &moves[order[0]]
 		start := uint64(first.from.Off) / segment.FrameBlocks * segment.FrameBlocks
@@ -48,7 +48,7 @@ func (d *Device) readMoves(ctx context.Context, moves []move) *moved {
 		for ; n < len(order); n++ {
 			m := &moves[order[n]]
 			last := min((uint64(m.from.Off)+m.n+segment.FrameBlocks-1)/segment.FrameBlocks*segment.FrameBlocks, m.seg.Blocks)
-			if m.seg != first.seg || uint64(m.from.Off) >= end+segment.FrameBlocks || (last-start)*BlockSize > moveRun {
+			if m.seg != first.seg || uint64(m.from.Off) >= end+segment.FrameBlocks || (last-start)*BlockSize > relocationRead {
 				break
 			}
 			end = max(end, last)
@@ -71,7 +71,7 @@ func (d *Device) readMoves(ctx context.Context, moves []move) *moved {
 }
 
 // read fills p with the data of a move from its block first on, if it is there.
-func (g *moved) read(i int, first uint64, p []byte) bool {
+func (g *relocationBuffer) read(i int, first uint64, p []byte) bool {
 	if g == nil || !g.has[i] {
 		return false
 	}
