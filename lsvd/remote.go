@@ -131,7 +131,7 @@ func (c *cache) start(ctx context.Context, j job) {
 func (c *cache) do(ctx context.Context, j job) {
 	rest := j.flights
 	err := func() error {
-		x, e, err := c.find(ctx, j)
+		x, e, err := c.findSource(ctx, j)
 		if err != nil {
 			return err
 		}

@@ -14,19 +14,19 @@ import (
 // came early is used if it has the frame, as the index tells, and the frame
 // its checksum.
 const (
-	earlyFrames = 16        // most frames of a job for which it is worth it
-	earlySlack  = 192 << 10 // of what is fetched on each side where the place is not exact
+	speculativeFrames = 16        // most frames of a job for which it is worth it
+	speculativeSlack  = 192 << 10 // of what is fetched on each side where the place is not exact
 )
 
-// early is a range of a segment that is fetched before its index is known.
-type early struct {
+// speculativeFetch is a range of a segment that is fetched before its index is known.
+type speculativeFetch struct {
 	off, n int64
 	b      []byte // nil if it could not be read
 	done   chan struct{}
 }
 
-// place estimates where frames [a,b) of a segment are.
-func place(s *manifest.Segment, encrypted bool, a, b int) (off, n int64) {
+// estimateRange estimates where frames [a,b) of a segment are.
+func estimateRange(s *manifest.Segment, encrypted bool, a, b int) (off, n int64) {
 	frames := int64(segment.FrameCount(s.Blocks))
 	tag := int64(0)
 	if encrypted {
@@ -38,19 +38,19 @@ func place(s *manifest.Segment, encrypted bool, a, b int) (off, n int64) {
 		off = int64(a) * (segment.FrameSize + tag)
 		return off, min(int64(b)*(segment.FrameSize+tag), plain) - off
 	}
-	lo := max(room*int64(a)/frames-earlySlack, 0)
-	return lo, min(room*int64(b)/frames+earlySlack, room) - lo
+	lo := max(room*int64(a)/frames-speculativeSlack, 0)
+	return lo, min(room*int64(b)/frames+speculativeSlack, room) - lo
 }
 
-// find returns what it takes to read the segment of a job, and what was fetched
+// findSource returns what it takes to read the segment of a job, and what was fetched
 // of it meanwhile: nil if it was known already, or it is not worth it.
-func (c *cache) find(ctx context.Context, j job) (*source, *early, error) {
+func (c *cache) findSource(ctx context.Context, j job) (*source, *speculativeFetch, error) {
 	if x := c.sources.get(j.s.Num); x != nil {
 		return x, nil, nil
 	}
-	e := &early{done: make(chan struct{})}
-	e.off, e.n = place(j.s, c.key != nil, j.first(), j.first()+len(j.flights))
-	if c.local != nil || j.ahead > 0 || len(j.flights) > earlyFrames || e.n <= 0 {
+	e := &speculativeFetch{done: make(chan struct{})}
+	e.off, e.n = estimateRange(j.s, c.key != nil, j.first(), j.first()+len(j.flights))
+	if c.local != nil || j.ahead > 0 || len(j.flights) > speculativeFrames || e.n <= 0 {
 		x, err := c.source(ctx, j.s)
 		return x, nil, err
 	}
@@ -71,7 +71,7 @@ func (c *cache) find(ctx context.Context, j job) (*source, *early, error) {
 
 // wait returns the stored bytes of frame f if e has them. Whether they are
 // undamaged is not known.
-func (e *early) wait(x *source, f int) []byte {
+func (e *speculativeFetch) wait(x *source, f int) []byte {
 	if e == nil {
 		return nil
 	}

@@ -50,7 +50,7 @@ func TestFrameIsPlacedWithoutIndex(t *testing.T) {
 			s := manifest.Segment{Ref: ref, Size: int64(len(b)), Blocks: blocks}
 			for a := range x.Frames() {
 				b := min(a+4, x.Frames())
-				off, n := place(&s, c.key, a, b)
+				off, n := estimateRange(&s, c.key, a, b)
 				at, size := x.Range(a, b)
 				if off > at || off+n < at+size || off < 0 || off+n > s.Size {
 					t.Errorf("frames %d to %d are at %d+%d, not in %d+%d", a, b, at, size, off, n)
@@ -58,7 +58,7 @@ func TestFrameIsPlacedWithoutIndex(t *testing.T) {
 				if !c.compress && (off != at || n != size) {
 					t.Errorf("frames %d to %d are at %d+%d, not at %d+%d", a, b, at, size, off, n)
 				}
-				if most := size + 2*earlySlack + 128<<10; n > most {
+				if most := size + 2*speculativeSlack + 128<<10; n > most {
 					t.Errorf("%d bytes are fetched for %d", n, size)
 				}
 			}
