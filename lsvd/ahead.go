@@ -141,10 +141,10 @@ func (t *streams) advance(s *stream, lba, n, most uint64) (from, to uint64) {
 	return from, to
 }
 
-// follow notes a read and brings in what is likely to be read next. It reports
+// noteRead notes a read and brings in what is likely to be read next. It reports
 // whether the read belongs to a stream. busy says that several are under way,
 // of blocks that are not scattered. The caller is in a gate.
-func (d *Device) follow(lba, n uint64, missed, busy bool) bool {
+func (d *Device) noteRead(lba, n uint64, missed, busy bool) bool {
 	c := d.cache
 	if c.manual {
 		return false
@@ -168,7 +168,7 @@ func (d *Device) follow(lba, n uint64, missed, busy bool) bool {
 		var jobs []job
 		for _, x := range pieces {
 			if x.seg != nil && !x.seg.lost {
-				jobs = c.plan(jobs, part{s: &x.seg.Segment, block: x.block}, x.n, busy)
+				jobs = c.planPrefetch(jobs, part{s: &x.seg.Segment, block: x.block}, x.n, busy)
 			}
 		}
 		var reads []*localRead
@@ -176,7 +176,7 @@ func (d *Device) follow(lba, n uint64, missed, busy bool) bool {
 			if local := c.localReads(j); local != nil {
 				reads = append(reads, local...)
 			} else {
-				c.start(c.ctx, j)
+				c.startJob(c.ctx, j)
 			}
 		}
 		c.readAll(c.ctx, reads)
@@ -201,9 +201,9 @@ func (c *cache) localReads(j job) (reads []*localRead) {
 	return reads
 }
 
-// plan adds the frames with n blocks of a segment that are in no tier that is
+// planPrefetch adds the frames with n blocks of a segment that are in no tier that is
 // fast, as long as there is room for what nobody asked for yet.
-func (c *cache) plan(jobs []job, x part, n uint64, busy bool) []job {
+func (c *cache) planPrefetch(jobs []job, x part, n uint64, busy bool) []job {
 	var src *source
 	if c.local != nil {
 		var err error

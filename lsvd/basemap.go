@@ -45,8 +45,8 @@ func (d *Device) dropped(num, blocks uint64) {
 	s.live -= blocks
 }
 
-// relieve drops leaves if there are too many. The caller holds mu.
-func (d *Device) relieve() {
+// evictIfOver drops leaves if there are too many. The caller holds mu.
+func (d *Device) evictIfOver() {
 	if d.pins == 0 && d.loaded > d.opts.MapBytes {
 		d.loaded = d.base.Evict(false, d.opts.MapBytes/2)
 	}
@@ -62,7 +62,7 @@ func (d *Device) pin() {
 func (d *Device) unpin() {
 	d.mu.Lock()
 	d.pins--
-	d.relieve()
+	d.evictIfOver()
 	d.mu.Unlock()
 }
 

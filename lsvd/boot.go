@@ -245,12 +245,12 @@ func (d *Device) prefetch(list []boot.Piece) {
 				return
 			}
 			bring := func() {
-				jobs := c.plan(nil, part{s: x.s, block: uint64(x.first) * segment.FrameBlocks}, x.blocks(), false)
+				jobs := c.planPrefetch(nil, part{s: x.s, block: uint64(x.first) * segment.FrameBlocks}, x.blocks(), false)
 				for _, j := range jobs {
 					brought.Add(j.ahead)
 				}
 				for _, j := range jobs {
-					c.do(c.ctx, j)
+					c.runJob(c.ctx, j)
 				}
 			}
 			if c.manual {

@@ -42,7 +42,7 @@ type cache struct {
 	room       int64 // for frames, whatever indexes need
 	sources    sources
 	keeping    sync.Mutex // held while indexes come and go; others are taken under it
-	lent       int64      // what frames have of the room of indexes; under keeping
+	borrowed   int64      // what frames have of the room of indexes; under keeping
 	admission  admission  // whole frames from local tiers
 	readAround readAround // frames that nobody asked for
 
@@ -67,7 +67,7 @@ func newCache(st store.Store, disk *diskcache.Cache, opts Options) *cache {
 	c.sources.ids = map[uint64]int32{}
 	c.sources.policy = s3fifo.New(indexes, indexes/10, 8<<10)
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	c.lend(0)
+	c.resizeBudget(0)
 	return c
 }
 
@@ -130,11 +130,11 @@ func (x part) skip(n int) part {
 
 // read fills p with the data of a segment from block on.
 func (c *cache) read(ctx context.Context, s *manifest.Segment, block uint64, p []byte) error {
-	return c.loadAll(ctx, c.memory(nil, part{s, block, p}), false)
+	return c.loadAll(ctx, c.copyCached(nil, part{s, block, p}), false)
 }
 
-// memory copies what is in memory and appends the rest to missing.
-func (c *cache) memory(missing []part, x part) []part {
+// copyCached copies what is in memory and appends the rest to missing.
+func (c *cache) copyCached(missing []part, x part) []part {
 	gap := x
 	for len(x.p) > 0 {
 		f, at, p := x.head()
@@ -155,9 +155,9 @@ func (c *cache) memory(missing []part, x part) []part {
 	return missing
 }
 
-// has copies what is in memory, and reports whether that is all. What is
+// copyAllCached copies what is in memory, and reports whether that is all. What is
 // missing is not counted: it will be asked for.
-func (c *cache) has(x part) bool {
+func (c *cache) copyAllCached(x part) bool {
 	for len(x.p) > 0 {
 		f, at, p := x.head()
 		n := c.get(frameKey{x.s.Num, uint32(f)}, at, p, false)
@@ -185,7 +185,7 @@ func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
 	}
 	failed := make([]error, len(parts))
 	var stop atomic.Bool
-	c.beside(len(parts), func(i int) {
+	c.forEachParallel(len(parts), func(i int) {
 		if !stop.Load() {
 			failed[i] = c.load(ctx, parts[i])
 			stop.Store(failed[i] != nil)
@@ -199,8 +199,8 @@ func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
 	return nil
 }
 
-// beside calls f for 0 to n-1, beside each other.
-func (c *cache) beside(n int, f func(i int)) {
+// forEachParallel calls f for 0 to n-1, beside each other.
+func (c *cache) forEachParallel(n int, f func(i int)) {
 	if n <= 1 || c.manual {
 		for i := range n {
 			f(i)
@@ -273,7 +273,7 @@ func (c *cache) loadDisk(x part) int {
 			return 0
 		}
 		copy(p, whole.data[at:])
-		c.put(frameKey{x.s.Num, uint32(f)}, whole, filled)
+		c.put(frameKey{x.s.Num, uint32(f)}, whole, fill)
 	} else if !c.disk.Get(diskKey(x.s, f), at, p) {
 		return 0
 	}

@@ -33,19 +33,19 @@ type frame struct {
 	refs atomic.Int32
 
 	// The rest changes under the lock of the shard.
-	key  frameKey
-	hits uint16
-	top  uint32 // where the last touch ended
-	why  why
+	key    frameKey
+	hits   uint16
+	top    uint32 // where the last touch ended
+	reason fillReason
 }
 
-// why is why a frame was brought in.
-type why uint8
+// fillReason is why a frame was brought in.
+type fillReason uint8
 
 const (
-	asked  why = iota // there was no other way to read some of it
-	filled            // some of it was read; all of it is a bet
-	ahead             // nobody asked for it yet
+	demand   fillReason = iota // there was no other way to read some of it
+	fill                       // some of it was read; all of it is a bet
+	prefetch                   // nobody asked for it yet
 )
 
 var buffers = sync.Pool{New: func() any { return new([segment.FrameSize]byte) }}
@@ -72,7 +72,7 @@ func (f *frame) release() {
 // flight is the loading of one frame, which everybody who wants it awaits.
 type flight struct {
 	key     frameKey
-	why     why
+	reason  fillReason
 	waiters int32 // each has a reference to the frame; under the shard's lock until over
 	over    bool
 	done    chan struct{}
@@ -111,8 +111,8 @@ func newShards(limit int64) []shard {
 // ended is one pass over the frame, not a reason to keep it. The caller holds mu.
 func (s *shard) touch(c *cache, id int32, at, n int) {
 	f := s.frames[id]
-	if f.why == ahead {
-		f.why = asked
+	if f.reason == prefetch {
+		f.reason = demand
 		c.readAround.useful()
 	} else if uint32(at) < f.top || at == 0 {
 		s.policy.Touch(id)
@@ -173,8 +173,8 @@ func (c *cache) claim(k frameKey) (f *frame, fl *flight, mine bool) {
 	if fl = s.flights[k]; fl == nil {
 		fl, mine = &flight{key: k, done: make(chan struct{})}, true
 		s.flights[k] = fl
-	} else if fl.why == ahead {
-		fl.why = asked
+	} else if fl.reason == prefetch {
+		fl.reason = demand
 		c.readAround.useful()
 	}
 	fl.waiters++
@@ -190,21 +190,21 @@ func (c *cache) claimAhead(k frameKey) *flight {
 	if _, ok := s.ids[k]; ok || s.flights[k] != nil {
 		return nil
 	}
-	fl := &flight{key: k, why: ahead, done: make(chan struct{})}
+	fl := &flight{key: k, reason: prefetch, done: make(chan struct{})}
 	s.flights[k] = fl
 	return fl
 }
 
-// land ends a flight: f, of whose references the caller keeps his, goes into
+// complete ends a flight: f, of whose references the caller keeps his, goes into
 // the cache and to those who wait.
-func (c *cache) land(fl *flight, f *frame, err error) {
+func (c *cache) complete(fl *flight, f *frame, err error) {
 	s := c.shard(fl.key)
 	s.mu.Lock()
 	delete(s.flights, fl.key)
 	fl.over, fl.f, fl.err = true, f, err
 	if err == nil {
 		f.refs.Add(fl.waiters)
-		s.insert(c, fl.key, f, fl.why)
+		s.insert(c, fl.key, f, fl.reason)
 	}
 	s.mu.Unlock()
 	close(fl.done)
@@ -214,7 +214,7 @@ func (c *cache) land(fl *flight, f *frame, err error) {
 func (c *cache) markFill(fl *flight) {
 	s := c.shard(fl.key)
 	s.mu.Lock()
-	fl.why = filled
+	fl.reason = fill
 	s.mu.Unlock()
 }
 
@@ -229,13 +229,13 @@ func (c *cache) await(ctx context.Context, fl *flight) (*frame, error) {
 	case <-fl.done:
 		return fl.f, fl.err
 	case <-ctx.Done():
-		c.leave(fl)
+		c.abandon(fl)
 		return nil, ctx.Err()
 	}
 }
 
-// leave gives up a flight that the caller does not await any more.
-func (c *cache) leave(fl *flight) {
+// abandon gives up a flight that the caller does not await any more.
+func (c *cache) abandon(fl *flight) {
 	s := c.shard(fl.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +247,7 @@ func (c *cache) leave(fl *flight) {
 }
 
 // put adds a frame, whose reference the caller keeps.
-func (c *cache) put(k frameKey, f *frame, w why) {
+func (c *cache) put(k frameKey, f *frame, w fillReason) {
 	s := c.shard(k)
 	s.mu.Lock()
 	s.insert(c, k, f, w)
@@ -256,7 +256,7 @@ func (c *cache) put(k frameKey, f *frame, w why) {
 
 // insert adds a frame with a reference of its own, if it fits and is not there.
 // The caller holds mu.
-func (s *shard) insert(c *cache, k frameKey, f *frame, w why) {
+func (s *shard) insert(c *cache, k frameKey, f *frame, w fillReason) {
 	cost := int64(len(f.data)) + frameCost
 	if _, ok := s.ids[k]; ok {
 		return
@@ -270,7 +270,7 @@ func (s *shard) insert(c *cache, k frameKey, f *frame, w why) {
 	} else {
 		s.frames = append(s.frames, nil)
 	}
-	f.key, f.why = k, w
+	f.key, f.reason = k, w
 	f.refs.Add(1)
 	s.frames[id], s.ids[k] = f, id
 	s.policy.Add(id, k.hash(), cost, false)
@@ -284,10 +284,10 @@ func (s *shard) evict(c *cache, n int64) bool {
 			return false
 		}
 		old := s.frames[id]
-		switch old.why {
-		case filled:
+		switch old.reason {
+		case fill:
 			c.admission.recordHits(int(old.hits))
-		case ahead:
+		case prefetch:
 			c.readAround.wasted()
 		}
 		delete(s.ids, old.key)

@@ -147,7 +147,7 @@ func (c *cache) checkLocalFrames(x *localFrames) bool {
 		if c.admitFrame() {
 			whole := newFrame(size)
 			copy(whole.data, b)
-			c.put(frameKey{x.src.num, uint32(f)}, whole, filled)
+			c.put(frameKey{x.src.num, uint32(f)}, whole, fill)
 			whole.release()
 		}
 		b = b[size:]
@@ -188,7 +188,7 @@ func (c *cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream
 		default:
 			copyParts(x.parts, fr)
 		}
-		c.leave(fl)
+		c.abandon(fl)
 	}, !stream)), nil
 }
 
@@ -212,14 +212,14 @@ func (c *cache) fetchLocal(src *source, f int, fl *flight, got func(*frame), bet
 // and reports whether fr holds it; bet says that all of the frame is a bet.
 func (c *cache) completeLocal(src *source, f int, fl *flight, fr *frame, ok, bet bool) bool {
 	if !ok || !src.Holds(f, fr.data) {
-		c.land(fl, nil, errNotBrought)
+		c.complete(fl, nil, errNotBrought)
 		return false
 	}
 	src.learn(f, fr.data)
 	if bet {
 		c.markFill(fl)
 	}
-	c.land(fl, fr, nil)
+	c.complete(fl, fr, nil)
 	return true
 }
 

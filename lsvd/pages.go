@@ -240,7 +240,7 @@ func (d *Device) loadPages(ctx context.Context, f *pages) error {
 			d.base.Load(f.contents[j].leaf, f.contents[j].page, runs[j])
 			d.loaded += int64(len(runs[j])*16 + 80)
 		}
-		d.relieve()
+		d.evictIfOver()
 		d.mu.Unlock()
 	}
 	return nil

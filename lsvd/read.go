@@ -70,14 +70,14 @@ func (d *Device) ReadCached(p []byte, off int64) bool {
 			}
 		case x.seg == nil:
 			clear(b)
-		case !d.cache.has(part{&x.seg.Segment, x.block, b}):
+		case !d.cache.copyAllCached(part{&x.seg.Segment, x.block, b}):
 			return false
 		}
 	}
 	if d.boot.on.Load() {
 		d.boot.note(d.opts.Now(), pieces)
 	}
-	d.follow(first, n, false, g.readers() > 2)
+	d.noteRead(first, n, false, g.readers() > 2)
 	return true
 }
 
@@ -104,7 +104,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 		case x.chunk != nil:
 			err = x.chunk.Read(b, x.block)
 		case x.seg != nil:
-			missing = d.cache.memory(missing, part{&x.seg.Segment, x.block, b})
+			missing = d.cache.copyCached(missing, part{&x.seg.Segment, x.block, b})
 		default:
 			clear(b)
 		}
@@ -115,7 +115,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	n := uint64(len(p) / BlockSize)
 	// Where a disk was written at random, a read is many small ones.
 	scattered := uint64(len(pieces))*segment.FrameBlocks > n
-	stream := d.follow(first, n, len(missing) > 0, g.readers() > 2 && !scattered)
+	stream := d.noteRead(first, n, len(missing) > 0, g.readers() > 2 && !scattered)
 	if len(missing) == 0 {
 		return nil
 	}

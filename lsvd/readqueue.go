@@ -86,7 +86,7 @@ func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Waiter) T
 		if d.boot.on.Load() {
 			d.boot.note(d.opts.Now(), []piece{x})
 		}
-		d.follow(first, n, taken == Queued, g.readers() > 2)
+		d.noteRead(first, n, taken == Queued, g.readers() > 2)
 	}
 	return taken
 }
@@ -103,7 +103,7 @@ func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g 
 	c, want := d.cache, part{&x.seg.Segment, x.block, p}
 	f, at, head := want.head()
 	if len(head) < len(p) {
-		if c.has(want) {
+		if c.copyAllCached(want) {
 			return Filled
 		}
 		return NotTaken
@@ -127,7 +127,7 @@ func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g 
 			whole.release()
 			return Filled
 		case !mine:
-			c.leave(fl)
+			c.abandon(fl)
 			return NotTaken
 		}
 		whole = newFrame(size)
@@ -179,7 +179,7 @@ func (r *queuedRead) Done(err error, more bool) {
 		if !r.failed {
 			copy(r.p, r.whole.data[r.at:])
 		}
-		c.leave(r.fl)
+		c.abandon(r.fl)
 		r.whole.release()
 	}
 	r.g.leave()

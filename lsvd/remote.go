@@ -51,12 +51,12 @@ func (c *cache) loadRemote(ctx context.Context, x part) error {
 		defer c.asking.Add(-1)
 	}
 	for _, j := range jobs {
-		c.start(ctx, j)
+		c.startJob(ctx, j)
 	}
 	var failed error
 	for _, w := range waits {
 		if failed != nil {
-			c.leave(w.fl)
+			c.abandon(w.fl)
 			continue
 		}
 		fr, err := c.await(ctx, w.fl)
@@ -117,18 +117,18 @@ func (c *cache) widen(j *job) {
 	}
 }
 
-// start does a job. What one reader gives up others may wait for, so the job
+// startJob does a job. What one reader gives up others may wait for, so the job
 // does not end with its reader.
-func (c *cache) start(ctx context.Context, j job) {
+func (c *cache) startJob(ctx context.Context, j job) {
 	if c.manual {
-		c.do(ctx, j)
+		c.runJob(ctx, j)
 		return
 	}
-	c.fetches.Go(func() { c.do(c.ctx, j) })
+	c.fetches.Go(func() { c.runJob(c.ctx, j) })
 }
 
-// do brings the frames of a job and lands all its flights.
-func (c *cache) do(ctx context.Context, j job) {
+// runJob brings the frames of a job and lands all its flights.
+func (c *cache) runJob(ctx context.Context, j job) {
 	rest := j.flights
 	err := func() error {
 		x, e, err := c.findSource(ctx, j)
@@ -146,7 +146,7 @@ func (c *cache) do(ctx context.Context, j job) {
 		}
 		return store.RetryCorrupt(func() error {
 			off, n := x.Range(int(rest[0].key.frame), int(rest[len(rest)-1].key.frame)+1)
-			b, err := c.stored(ctx, x, j.s, off, n)
+			b, err := c.readStored(ctx, x, j.s, off, n)
 			if err != nil {
 				return err
 			}
@@ -161,7 +161,7 @@ func (c *cache) do(ctx context.Context, j job) {
 		})
 	}()
 	for _, fl := range rest {
-		c.land(fl, nil, err)
+		c.complete(fl, nil, err)
 	}
 	c.inFlight.Add(-j.ahead)
 }
@@ -175,15 +175,15 @@ func (c *cache) unpack(x *source, s *manifest.Segment, fl *flight, b []byte) err
 	if err := x.DecodeInto(f, b, fr.data); err != nil {
 		return err
 	}
-	c.land(fl, fr, nil)
+	c.complete(fl, fr, nil)
 	if c.disk != nil {
 		c.disk.Put(diskKey(s, f), fr.data, false)
 	}
 	return nil
 }
 
-// stored reads stored bytes of a segment, into memory of the caller's own.
-func (c *cache) stored(ctx context.Context, x *source, s *manifest.Segment, off, n int64) ([]byte, error) {
+// readStored reads stored bytes of a segment, into memory of the caller's own.
+func (c *cache) readStored(ctx context.Context, x *source, s *manifest.Segment, off, n int64) ([]byte, error) {
 	if c.local != nil {
 		b := make([]byte, n)
 		if c.readLocal(ctx, x, b, off) {
@@ -193,9 +193,9 @@ func (c *cache) stored(ctx context.Context, x *source, s *manifest.Segment, off,
 	return c.fetch(ctx, s, off, n)
 }
 
-// sealed keeps what was just written, which is likely to be read soon. object
+// cacheSegment keeps what was just written, which is likely to be read soon. object
 // is the segment s, which the store has by now.
-func (c *cache) sealed(s *manifest.Segment, object []byte) {
+func (c *cache) cacheSegment(s *manifest.Segment, object []byte) {
 	if c.disk == nil && c.local == nil && c.room < segment.FrameSize {
 		return
 	}
@@ -205,7 +205,7 @@ func (c *cache) sealed(s *manifest.Segment, object []byte) {
 	}
 	var src *source
 	if c.local != nil {
-		src = c.keep(s, x)
+		src = c.keepIndex(s, x)
 	}
 	for f := range x.Frames() {
 		sched.Yield()
@@ -222,7 +222,7 @@ func (c *cache) sealed(s *manifest.Segment, object []byte) {
 			if c.disk != nil {
 				c.disk.Put(diskKey(s, f), fr.data, true)
 			} else {
-				c.put(frameKey{s.Num, uint32(f)}, fr, asked)
+				c.put(frameKey{s.Num, uint32(f)}, fr, demand)
 			}
 		}
 		fr.release()

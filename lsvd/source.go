@@ -135,7 +135,7 @@ func (c *cache) source(ctx context.Context, s *manifest.Segment) (*source, error
 		if err != nil {
 			return nil, err
 		}
-		return c.keep(s, x), nil
+		return c.keepIndex(s, x), nil
 	})
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (c *cache) warm(segments []manifest.Segment) {
 	}
 }
 
-func (c *cache) keep(s *manifest.Segment, x *segment.Index) *source {
+func (c *cache) keepIndex(s *manifest.Segment, x *segment.Index) *source {
 	src := &source{Index: x.Slim(), key: s.Ref.Key(), num: s.Num}
 	if c.local != nil {
 		src.sums = make([]atomic.Uint32, x.Blocks)
@@ -167,7 +167,7 @@ func (c *cache) keep(s *manifest.Segment, x *segment.Index) *source {
 	}
 	c.keeping.Lock()
 	defer c.keeping.Unlock()
-	c.lend(src.cost())
+	c.resizeBudget(src.cost())
 	c.sources.put(src)
 	return src
 }
@@ -179,19 +179,19 @@ func (c *cache) drop(nums []uint64) {
 	for _, num := range nums {
 		c.sources.drop(num)
 	}
-	c.lend(0)
+	c.resizeBudget(0)
 }
 
-// lend lends frames what indexes do not use of their room, in steps, when
+// resizeBudget lends frames what indexes do not use of their room, in steps, when
 // they are about to become n bytes more. The caller holds keeping.
-func (c *cache) lend(n int64) {
+func (c *cache) resizeBudget(n int64) {
 	most := c.limit - c.room
 	step := most/16 + 1
 	lent := max(most-(c.sources.bytes()+n+step-1)/step*step, 0)
-	if lent == c.lent {
+	if lent == c.borrowed {
 		return
 	}
-	c.lent = lent
+	c.borrowed = lent
 	each := (c.room + lent) / int64(len(c.shards))
 	for i := range c.shards {
 		s := &c.shards[i]

@@ -30,7 +30,7 @@ func TestFramesUseSpaceOfIndexes(t *testing.T) {
 	fill := func() {
 		for i := range uint64(1000) {
 			f := newFrame(segment.FrameSize)
-			c.put(frameKey{1, uint32(i)}, f, asked)
+			c.put(frameKey{1, uint32(i)}, f, demand)
 			f.release()
 		}
 	}
@@ -40,7 +40,7 @@ func TestFramesUseSpaceOfIndexes(t *testing.T) {
 	}
 	var nums []uint64
 	for num := uint64(1); c.sources.bytes() < limit/5; num++ {
-		c.keep(&manifest.Segment{Ref: name.Ref{Num: num}, Num: num}, &segment.Index{Blocks: 4096})
+		c.keepIndex(&manifest.Segment{Ref: name.Ref{Num: num}, Num: num}, &segment.Index{Blocks: 4096})
 		nums = append(nums, num)
 		bytes()
 	}
