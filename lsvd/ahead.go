@@ -164,7 +164,7 @@ func (d *Device) noteRead(lba, n uint64, missed, busy bool) bool {
 			return // who reads there sees it
 		}
 		// Segments may be deleted while they are read ahead; then that fails.
-		g.leave()
+		g.exit()
 		var jobs []job
 		for _, x := range pieces {
 			if x.seg != nil && !x.seg.lost {

@@ -300,7 +300,7 @@ func (d *Device) framesOf(list []boot.Piece, most int) []stretch {
 			if err != nil {
 				continue // who reads there sees it
 			}
-			g.leave()
+			g.exit()
 			for _, x := range pieces {
 				if x.seg != nil && !x.seg.lost {
 					all = append(all, stretch{&x.seg.Segment, int(x.block / segment.FrameBlocks), int((x.block + x.n - 1) / segment.FrameBlocks)})

@@ -67,7 +67,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	}
 	// Once the manifest is written, Sweep may delete what it does not name:
 	// no reader may still be at a segment that was live when it looked.
-	d.pass()
+	d.waitForReaders()
 	if err := d.replace(ctx, m); err != nil {
 		if own.size > 0 {
 			d.garbage = append(d.garbage, own.ref)
@@ -85,7 +85,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 			d.garbage = append(d.garbage, r)
 		}
 	}
-	d.pass() // nobody reads pages where they were
+	d.waitForReaders() // nobody reads pages where they were
 	if err := d.deleteGarbage(ctx); err != nil {
 		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 	}

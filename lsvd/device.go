@@ -50,7 +50,7 @@ type Device struct {
 	batch   []*op
 	chunks  []wal.Chunk
 
-	pub       baton // held by the one that changes the state in the store
+	pub       ctxMutex // held by the one that changes the state in the store
 	man       *manifest.Manifest
 	version   store.Version
 	since     int  // segments since the last checkpoint
@@ -80,7 +80,7 @@ type Device struct {
 	faults     singleflight.Group
 	warming    warming
 
-	gate    *gate
+	readers *readerEpoch
 	unsent  int64
 	space   chan struct{} // closed and replaced when unsent falls
 	closed  bool
@@ -99,11 +99,11 @@ type Device struct {
 	stats counters
 }
 
-// baton is a lock whose waiters may give up: who holds it may wait long for
+// ctxMutex is a lock whose waiters may give up: who holds it may wait long for
 // the store. It has room for one.
-type baton chan struct{}
+type ctxMutex chan struct{}
 
-func (b baton) lock(ctx context.Context) error {
+func (b ctxMutex) lock(ctx context.Context) error {
 	select {
 	case b <- struct{}{}:
 		return nil
@@ -117,7 +117,7 @@ func (b baton) lock(ctx context.Context) error {
 	}
 }
 
-func (b baton) unlock() { <-b }
+func (b ctxMutex) unlock() { <-b }
 
 // seg is one segment of the table. live changes under Device.mu.
 type seg struct {
@@ -146,37 +146,37 @@ func newCut() *cut {
 // chunk is where the data of a sequence number of the cut is.
 func (c *cut) chunk(seq uint64) *wal.Chunk { return &c.chunks[seq-c.first] }
 
-// gate counts the readers that entered while it was the current one. enter is
+// readerEpoch counts the readers that entered while it was the current one. enter is
 // called with Device.mu held, and so is shut, after the gate was replaced.
-type gate struct {
+type readerEpoch struct {
 	n    atomic.Int64 // readers, plus one until shut
 	idle chan struct{}
 }
 
-func newGate() *gate {
-	g := &gate{idle: make(chan struct{})}
+func newReaderEpoch() *readerEpoch {
+	g := &readerEpoch{idle: make(chan struct{})}
 	g.n.Store(1)
 	return g
 }
 
-func (g *gate) enter() { g.n.Add(1) }
+func (g *readerEpoch) enter() { g.n.Add(1) }
 
 // readers is how many are in the gate, as long as it is not shut.
-func (g *gate) readers() int { return int(g.n.Load()) - 1 }
+func (g *readerEpoch) readers() int { return int(g.n.Load()) - 1 }
 
-func (g *gate) leave() {
+func (g *readerEpoch) exit() {
 	if g.n.Add(-1) == 0 {
 		close(g.idle)
 	}
 }
 
-// pass waits for all readers that may use what was current before.
-func (d *Device) pass() {
+// waitForReaders waits for all readers that may use what was current before.
+func (d *Device) waitForReaders() {
 	d.mu.Lock()
-	old := d.gate
-	d.gate = newGate()
+	old := d.readers
+	d.readers = newReaderEpoch()
 	d.mu.Unlock()
-	old.leave()
+	old.exit()
 	<-old.idle
 }
 
@@ -287,7 +287,7 @@ func (d *Device) Close(ctx context.Context) error {
 	if err == nil {
 		err = d.retryWhile(ctx, d.failure, func() error { return d.drain(ctx, true) })
 	}
-	d.pass()
+	d.waitForReaders()
 	d.cache.close()
 	d.wal.Close()
 	d.lock.Close()

@@ -67,8 +67,8 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		return nil, Recovery{}, err
 	}
 	d := &Device{
-		opts: opts, st: st, pub: make(baton, 1), logger: opts.Logger, vol: id,
-		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, gate: newGate(),
+		opts: opts, st: st, pub: make(ctxMutex, 1), logger: opts.Logger, vol: id,
+		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, readers: newReaderEpoch(),
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}),
 		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.DiskCache.cache(), opts),
 	}

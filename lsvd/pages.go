@@ -90,9 +90,9 @@ func (g *gather) add(leaf uint64, p extent.Page, may bool) bool {
 
 func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
 	d.mu.RLock()
-	g := d.gate
+	g := d.readers
 	g.enter() // pages are not deleted meanwhile
-	defer g.leave()
+	defer g.exit()
 	need := gather{d: d}
 	var coming []*pages
 	seen := 0

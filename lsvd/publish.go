@@ -303,7 +303,7 @@ func (d *Device) sent(c *cut) {
 	close(d.space)
 	d.space = make(chan struct{})
 	d.mu.Unlock()
-	d.pass()
+	d.waitForReaders()
 	d.wal.Release(c.last)
 	d.mu.Lock()
 	if d.logFull { // now there may be room

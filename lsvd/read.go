@@ -51,10 +51,10 @@ func (d *Device) ReadCached(p []byte, off int64) bool {
 		return false
 	}
 	pieces, err := d.resolve(first, n, few[:0])
-	g := d.gate
+	g := d.readers
 	g.enter()
 	d.mu.RUnlock()
-	defer g.leave()
+	defer g.exit()
 	if err != nil {
 		return false
 	}
@@ -89,7 +89,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	if err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.exit()
 	if d.boot.on.Load() {
 		d.boot.note(d.opts.Now(), pieces)
 	}
@@ -124,13 +124,13 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 
 // locate appends the pieces of a range. They may be read until the caller
 // leaves the gate.
-func (d *Device) locate(ctx context.Context, lba, n uint64, pieces []piece) ([]piece, *gate, error) {
+func (d *Device) locate(ctx context.Context, lba, n uint64, pieces []piece) ([]piece, *readerEpoch, error) {
 	d.mu.RLock()
 	err := d.readable()
 	if err == nil {
 		pieces, err = d.resolve(lba, n, pieces)
 	}
-	g := d.gate
+	g := d.readers
 	if err == nil {
 		g.enter()
 	}
@@ -141,10 +141,10 @@ func (d *Device) locate(ctx context.Context, lba, n uint64, pieces []piece) ([]p
 	return pieces, g, err
 }
 
-func (d *Device) locateAbsent(ctx context.Context, lba, n uint64) (pieces []piece, g *gate, err error) {
+func (d *Device) locateAbsent(ctx context.Context, lba, n uint64) (pieces []piece, g *readerEpoch, err error) {
 	err = d.resolved(ctx, lba, n, func() (err error) {
 		if pieces, err = d.resolve(lba, n, pieces[:0]); err == nil {
-			g = d.gate
+			g = d.readers
 			g.enter()
 		}
 		return err

@@ -39,7 +39,7 @@ type queuedRead struct {
 	ctx    context.Context
 	d      *Device
 	w      Waiter
-	g      *gate
+	g      *readerEpoch
 	p      []byte
 	off    int64
 	src    *source
@@ -75,12 +75,12 @@ func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Waiter) T
 		d.mu.RUnlock()
 		return d.takeCached(p, off)
 	}
-	g := d.gate
+	g := d.readers
 	g.enter()
 	d.mu.RUnlock()
 	taken := d.queueRead(ctx, x, p, off, g, w)
 	if taken != Queued {
-		g.leave()
+		g.exit()
 	}
 	if taken != NotTaken {
 		if d.boot.on.Load() {
@@ -99,7 +99,7 @@ func (d *Device) takeCached(p []byte, off int64) Taken {
 }
 
 // queueRead queues a read of a piece of a segment, which the gate g protects.
-func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *gate, w Waiter) Taken {
+func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *readerEpoch, w Waiter) Taken {
 	c, want := d.cache, part{&x.seg.Segment, x.block, p}
 	f, at, head := want.head()
 	if len(head) < len(p) {
@@ -182,7 +182,7 @@ func (r *queuedRead) Done(err error, more bool) {
 		c.abandon(r.fl)
 		r.whole.release()
 	}
-	r.g.leave()
+	r.g.exit()
 	if !r.failed {
 		r.w.Done(nil, more)
 	}
