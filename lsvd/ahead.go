@@ -99,8 +99,8 @@ func (t *streams) has(lba, n uint64) bool {
 	return false
 }
 
-// rest is where what is still of use to a stream of [from,to) begins.
-func (t *streams) rest(of int, from, to uint64) uint64 {
+// remaining is where what is still of use to a stream of [from,to) begins.
+func (t *streams) remaining(of int, from, to uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := &t.all[of]; s.ahead >= to {
@@ -156,7 +156,7 @@ func (d *Device) noteRead(lba, n uint64, missed, busy bool) bool {
 	}
 	c.fetches.Go(func() {
 		// The stream may have overtaken this goroutine.
-		if from = d.streams.rest(of, from, to); from >= to {
+		if from = d.streams.remaining(of, from, to); from >= to {
 			return
 		}
 		pieces, g, err := d.locate(c.ctx, from, to-from, nil)

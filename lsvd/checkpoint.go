@@ -38,7 +38,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	m.Uncounted = d.uncounted
 	d.mu.Unlock()
 
-	var placed []wanted
+	var placed []leafPage
 	var own mapObject
 	if m.Root != nil && !d.dirty {
 		m.Root.Seq = m.Durable
@@ -95,7 +95,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 // writeMap adds the leaves of snap to cp: those that changed, and those of
 // old checkpoints that have become many. It returns what it wrote; its object
 // will be d.nextObject.
-func (d *Device) writeMap(ctx context.Context, cp *manifest.Checkpoint, snap *extent.Map) ([]wanted, error) {
+func (d *Device) writeMap(ctx context.Context, cp *manifest.Checkpoint, snap *extent.Map) ([]leafPage, error) {
 	objects := map[uint32]mapObject{}
 	d.mu.RLock()
 	for i, o := range d.objects {
@@ -106,9 +106,9 @@ func (d *Device) writeMap(ctx context.Context, cp *manifest.Checkpoint, snap *ex
 	if err != nil {
 		return nil, err
 	}
-	var placed []wanted
+	var placed []leafPage
 	put := func(leaf uint64, off, n uint32) {
-		placed = append(placed, wanted{leaf, extent.Page{Object: d.nextObject, Off: off, Len: n}})
+		placed = append(placed, leafPage{leaf, extent.Page{Object: d.nextObject, Off: off, Len: n}})
 	}
 	snap.Leaves(func(leaf uint64, p extent.Page, runs []extent.Run) {
 		b, move := moved[p.Object]
@@ -178,7 +178,7 @@ func (d *Device) oldPages(ctx context.Context, objects map[uint32]mapObject, sna
 
 // settle makes the device's maps and table those of the manifest just
 // written. The caller holds pub.
-func (d *Device) settle(own mapObject, placed []wanted) {
+func (d *Device) settle(own mapObject, placed []leafPage) {
 	keep := make(map[uint64]bool, len(d.man.Segments))
 	for _, s := range d.man.Segments {
 		keep[s.Num] = true

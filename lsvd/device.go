@@ -50,19 +50,19 @@ type Device struct {
 	batch   []*op
 	chunks  []wal.Chunk
 
-	pub       ctxMutex // held by the one that changes the state in the store
-	man       *manifest.Manifest
-	version   store.Version
-	since     int  // segments since the last checkpoint
-	dirty     bool // base has changed since then
-	nextMap   uint64
-	nextGC    uint64
-	budget    int64   // blocks that GC may move
-	lifetime  float64 // how many sequence numbers segments last; see divide.go
-	heldAt    uint64  // revision at which others held all garbage
-	heldSince time.Time
-	tended    time.Time  // when something was published or collected last
-	garbage   []name.Ref // dropped from the manifest, maybe not yet deleted
+	pub             ctxMutex // held by the one that changes the state in the store
+	man             *manifest.Manifest
+	version         store.Version
+	since           int  // segments since the last checkpoint
+	dirty           bool // base has changed since then
+	nextMap         uint64
+	nextGC          uint64
+	budget          int64   // blocks that GC may move
+	lifetime        float64 // how many sequence numbers segments last; see divide.go
+	heldAt          uint64  // revision at which others held all garbage
+	heldSince       time.Time
+	lastMaintenance time.Time  // when something was published or collected last
+	garbage         []name.Ref // dropped from the manifest, maybe not yet deleted
 
 	mu     sync.RWMutex
 	active *cut
@@ -78,7 +78,7 @@ type Device struct {
 	loaded     int64 // about what leaves of base take
 	pins       int   // who needs loaded leaves to stay
 	faults     singleflight.Group
-	warming    warming
+	pageLoads  pageLoads
 
 	readers *readerEpoch
 	unsent  int64
@@ -89,10 +89,10 @@ type Device struct {
 
 	confirmed time.Time // when the store showed last that the volume is the device's; see owner.go
 
-	stop   context.CancelFunc
-	done   chan struct{}
-	kick   chan struct{}
-	beside sync.WaitGroup // who makes log files, and who asks for the owner
+	stop       context.CancelFunc
+	done       chan struct{}
+	kick       chan struct{}
+	background sync.WaitGroup // who makes log files, and who asks for the owner
 
 	ending chan struct{} // closed when Close begins
 
@@ -273,7 +273,7 @@ func (d *Device) Close(ctx context.Context) error {
 	if d.stop != nil {
 		d.stop()
 		<-d.done
-		d.beside.Wait()
+		d.background.Wait()
 	}
 	d.waitQueue()
 	err := d.pub.lock(context.WithoutCancel(ctx)) // who holds it sees soon that the disk is closed

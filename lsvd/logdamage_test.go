@@ -176,7 +176,7 @@ func TestDamagedWitness(t *testing.T) {
 			k++
 		}
 		s.d.splitByLifetime(s.d.frozen[:k+2])
-		s.check("send", s.d.send(s.ctx(), s.d.frozen[k+1]))
+		s.check("send", s.d.uploadCut(s.ctx(), s.d.frozen[k+1]))
 		s.fs.Kill()
 		if hurt {
 			name, off := s.inLog(lba, stamp)

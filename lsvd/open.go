@@ -92,8 +92,8 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		run, stop := context.WithCancel(context.WithoutCancel(ctx))
 		d.stop = stop
 		go d.run(run)
-		d.beside.Go(func() { d.wal.Ahead(run) })
-		d.beside.Go(func() { d.watchOwner(run) })
+		d.background.Go(func() { d.wal.Ahead(run) })
+		d.background.Go(func() { d.watchOwner(run) })
 	}
 	d.mu.Lock()
 	d.opened()
@@ -149,7 +149,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		return rec, err
 	}
 	d.warmMap()
-	if err := d.followChain(ctx, chain, found, &rec); err != nil {
+	if err := d.adoptChain(ctx, chain, found, &rec); err != nil {
 		return rec, err
 	}
 	rec.Durable = d.man.Durable
@@ -185,9 +185,9 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	return rec, nil
 }
 
-// followChain adopts the segments after the manifest and ends the chain with
+// adoptChain adopts the segments after the manifest and ends the chain with
 // a fence, so that its owner cannot add to it.
-func (d *Device) followChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
+func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
 	if epoch == 0 {
 		return nil // never opened
 	}

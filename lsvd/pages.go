@@ -25,8 +25,8 @@ const (
 	warmFlight = 8       // requests at once
 )
 
-// wanted is a leaf to load.
-type wanted struct {
+// leafPage is a leaf to load.
+type leafPage struct {
 	leaf uint64
 	page extent.Page
 }
@@ -58,19 +58,19 @@ func (d *Device) fault(ctx context.Context, lba, n uint64, holder bool) error {
 type pages struct {
 	object   mapObject
 	lo, hi   uint32
-	contents []wanted
+	contents []leafPage
 	done     chan struct{} // of those that warmMap brings: closed when they are there, or will not be
 }
 
-// gather collects pages, which come in the order of the map, into few ranges.
-type gather struct {
+// pageBatch collects pages, which come in the order of the map, into few ranges.
+type pageBatch struct {
 	d    *Device
 	all  []*pages
 	open map[uint32]*pages // the last of each object
 }
 
 // add adds a page, if it begins no range or may. The caller holds mu.
-func (g *gather) add(leaf uint64, p extent.Page, may bool) bool {
+func (g *pageBatch) add(leaf uint64, p extent.Page, may bool) bool {
 	f := g.open[p.Object]
 	if f == nil || p.Off < f.hi || p.Off-f.hi > faultGap || p.Off+p.Len-f.lo > faultFetch {
 		if !may {
@@ -84,7 +84,7 @@ func (g *gather) add(leaf uint64, p extent.Page, may bool) bool {
 		g.all = append(g.all, f)
 	}
 	f.hi = p.Off + p.Len
-	f.contents = append(f.contents, wanted{leaf, p})
+	f.contents = append(f.contents, leafPage{leaf, p})
 	return true
 }
 
@@ -93,12 +93,12 @@ func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
 	g := d.readers
 	g.enter() // pages are not deleted meanwhile
 	defer g.exit()
-	need := gather{d: d}
+	need := pageBatch{d: d}
 	var coming []*pages
 	seen := 0
 	d.base.Absent(lba, max(n, faultAhead*extent.LeafBlocks), func(leaf uint64, p extent.Page) bool {
 		needed := leaf*extent.LeafBlocks < lba+n
-		if f := d.warming.find(p); f != nil {
+		if f := d.pageLoads.find(p); f != nil {
 			if needed && !slices.Contains(coming, f) {
 				coming = append(coming, f)
 			}
@@ -127,10 +127,10 @@ func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
 	return err
 }
 
-// warming is what warmMap has under way, by object. It changes under mu.
-type warming map[uint32][]*pages
+// pageLoads is what warmMap has under way, by object. It changes under mu.
+type pageLoads map[uint32][]*pages
 
-func (w warming) find(p extent.Page) *pages {
+func (w pageLoads) find(p extent.Page) *pages {
 	for _, f := range w[p.Object] {
 		if p.Off >= f.lo && p.Off+p.Len <= f.hi {
 			return f
@@ -153,7 +153,7 @@ func (d *Device) warmMap() {
 
 // readMap reads what warmMap is about.
 func (d *Device) readMap() {
-	all := gather{d: d}
+	all := pageBatch{d: d}
 	d.mu.Lock()
 	bytes, memory := int64(0), d.loaded
 	d.base.Absent(0, extent.MaxBlocks, func(leaf uint64, p extent.Page) bool {
@@ -164,11 +164,11 @@ func (d *Device) readMap() {
 		}
 		return all.add(leaf, p, true)
 	})
-	d.warming = warming{}
+	d.pageLoads = pageLoads{}
 	for _, f := range all.all {
 		f.done = make(chan struct{})
 		object := f.contents[0].page.Object
-		d.warming[object] = append(d.warming[object], f)
+		d.pageLoads[object] = append(d.pageLoads[object], f)
 	}
 	d.mu.Unlock()
 	var next atomic.Int64
@@ -179,7 +179,7 @@ func (d *Device) readMap() {
 				err := d.loadPages(d.cache.ctx, f)
 				d.mu.Lock()
 				object := f.contents[0].page.Object
-				d.warming[object] = slices.DeleteFunc(d.warming[object], func(x *pages) bool { return x == f })
+				d.pageLoads[object] = slices.DeleteFunc(d.pageLoads[object], func(x *pages) bool { return x == f })
 				d.mu.Unlock()
 				close(f.done)
 				if err != nil {

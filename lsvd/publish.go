@@ -47,9 +47,9 @@ func (d *Device) run(ctx context.Context) {
 		if d.pub.lock(ctx) != nil {
 			return
 		}
-		err := d.retry(ctx, func() error { return d.tend(ctx) })
+		err := d.retry(ctx, func() error { return d.runMaintenance(ctx) })
 		if err == nil {
-			err = d.retry(ctx, func() error { return d.rest(ctx) })
+			err = d.retry(ctx, func() error { return d.idleMaintenance(ctx) })
 		}
 		d.pub.unlock()
 		if err != nil && ctx.Err() == nil {
@@ -61,18 +61,18 @@ func (d *Device) run(ctx context.Context) {
 	}
 }
 
-// tend does what is due. The caller holds pub.
-func (d *Device) tend(ctx context.Context) error {
+// runMaintenance does what is due. The caller holds pub.
+func (d *Device) runMaintenance(ctx context.Context) error {
 	for {
 		more, err := d.publish(ctx)
 		if err != nil {
 			return err
 		}
 		if more {
-			d.tended = d.opts.Now()
+			d.lastMaintenance = d.opts.Now()
 		}
 		if d.since >= d.opts.Checkpoint {
-			if err := d.gather(ctx); err != nil {
+			if err := d.collectAndCheckpoint(ctx); err != nil {
 				return err
 			}
 		}
@@ -86,31 +86,31 @@ func (d *Device) tend(ctx context.Context) error {
 	}
 }
 
-// gather collects garbage and makes a checkpoint. The caller holds pub.
-func (d *Device) gather(ctx context.Context) error {
+// collectAndCheckpoint collects garbage and makes a checkpoint. The caller holds pub.
+func (d *Device) collectAndCheckpoint(ctx context.Context) error {
 	if err := d.collect(ctx); err != nil {
 		d.logger.Warn("garbage collection failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 	}
 	return d.tidy(ctx)
 }
 
-// rest is what a disk does when nothing was written for a while: what was
+// idleMaintenance is what a disk does when nothing was written for a while: what was
 // overwritten or trimmed last is freed too, and GC goes on slowly. The caller
 // holds pub.
-func (d *Device) rest(ctx context.Context) error {
+func (d *Device) idleMaintenance(ctx context.Context) error {
 	d.mu.RLock()
 	busy := len(d.frozen) > 0 || d.active.last != 0
 	d.mu.RUnlock()
 	idle := max(2*d.opts.CutAge, time.Second)
-	if busy || d.opts.Now().Sub(d.tended) < idle {
+	if busy || d.opts.Now().Sub(d.lastMaintenance) < idle {
 		return nil
 	}
-	d.tended = d.opts.Now()
+	d.lastMaintenance = d.opts.Now()
 	d.refillBudget(4 * max(d.opts.CutBytes/BlockSize, 1))
 	before := d.budget
-	err := d.gather(ctx)
+	err := d.collectAndCheckpoint(ctx)
 	if d.budget < before {
-		d.tended = d.tended.Add(-idle / 2) // there may be more
+		d.lastMaintenance = d.lastMaintenance.Add(-idle / 2) // there may be more
 	}
 	return err
 }
@@ -227,23 +227,23 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	failed := make([]error, len(cuts))
 	var wg sync.WaitGroup
 	for i, c := range cuts[1:] {
-		wg.Go(func() { failed[i+1] = d.send(ctx, c) })
+		wg.Go(func() { failed[i+1] = d.uploadCut(ctx, c) })
 	}
-	failed[0] = d.send(ctx, cuts[0])
+	failed[0] = d.uploadCut(ctx, cuts[0])
 	wg.Wait()
 	for i, c := range cuts {
 		if failed[i] != nil {
 			return i > 0, failed[i]
 		}
-		d.sent(c)
+		d.adoptCut(c)
 	}
 	return true, nil
 }
 
-// send creates the segments of a cut that was divided, in order: of a cut
+// uploadCut creates the segments of a cut that was divided, in order: of a cut
 // alone, none is there before an earlier one. It changes nothing but the cut.
 // The caller holds pub.
-func (d *Device) send(ctx context.Context, c *cut) error {
+func (d *Device) uploadCut(ctx context.Context, c *cut) error {
 	for ; c.created < len(c.outputs); c.created++ {
 		o := &c.outputs[c.created]
 		if err := d.seal(c, o); err != nil {
@@ -283,9 +283,9 @@ func (d *Device) seal(c *cut, o *output) error {
 	return err
 }
 
-// sent adopts the segments of the oldest frozen cut, which the store has. The
+// adoptCut adopts the segments of the oldest frozen cut, which the store has. The
 // caller holds pub.
-func (d *Device) sent(c *cut) {
+func (d *Device) adoptCut(c *cut) {
 	for _, o := range c.outputs {
 		s := manifest.Segment{Num: d.man.NextSegment, Ref: o.ref, Size: int64(len(o.object)), First: c.first, Last: c.last}
 		d.cache.cacheSegment(&s, o.object)

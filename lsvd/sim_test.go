@@ -286,7 +286,7 @@ func (s *sim) sendAhead() {
 		k := 1 + s.rng.IntN(n-1)
 		s.check("sync", s.d.wal.SyncTo(s.d.frozen[k].last))
 		s.d.splitByLifetime(s.d.frozen[:k+1])
-		s.soft("send", s.d.send(s.ctx(), s.d.frozen[k]))
+		s.soft("send", s.d.uploadCut(s.ctx(), s.d.frozen[k]))
 	}
 }
 
@@ -354,7 +354,7 @@ func (s *sim) step() {
 		_, err := s.d.publish(ctx)
 		s.soft("publish", err)
 	case r < 84:
-		s.soft("tend", s.d.tend(ctx))
+		s.soft("tend", s.d.runMaintenance(ctx))
 	case r < 86:
 		s.soft("checkpoint", s.d.checkpoint(ctx, false))
 	case r < 88:
