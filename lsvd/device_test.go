@@ -97,9 +97,9 @@ func TestConcurrentUseMatchesModel(t *testing.T) {
 					}
 					clear(got)
 					if k := min(n, 16<<10); err == nil {
-						var taken lsvd.Taken
+						var taken lsvd.QueueResult
 						taken, err = readQueued(d, got[:k], base+int64(off))
-						if taken != lsvd.NotTaken && !bytes.Equal(got[:k], mine[off:off+k]) {
+						if taken != lsvd.NotQueued && !bytes.Equal(got[:k], mine[off:off+k]) {
 							t.Errorf("worker %d, step %d: queued read %d+%d differs", w, i, off, k)
 							return
 						}
@@ -163,10 +163,10 @@ func TestConcurrentUseMatchesModel(t *testing.T) {
 type waiter chan error
 
 func (w waiter) Done(err error, _ bool) { w <- err }
-func (w waiter) Told()                  {}
+func (w waiter) BatchDone()             {}
 
 // readQueued reads by QueueRead, if the disk takes that.
-func readQueued(d *lsvd.Device, p []byte, off int64) (lsvd.Taken, error) {
+func readQueued(d *lsvd.Device, p []byte, off int64) (lsvd.QueueResult, error) {
 	w := make(waiter, 1)
 	taken := d.QueueRead(context.Background(), p, off, w)
 	d.BeginReads()
@@ -307,7 +307,7 @@ func TestAnsweredWriteIsReadable(t *testing.T) {
 type answered func(error)
 
 func (f answered) Done(err error, _ bool) { f(err) }
-func (f answered) Told()                  {}
+func (f answered) BatchDone()             {}
 
 // TestWritesContinueDuringOutage keeps acknowledging while the store is away, until the bound.
 func TestWritesContinueDuringOutage(t *testing.T) {

@@ -23,15 +23,15 @@ type Disk interface {
 	Status(off, n int64, f func(off, n int64, hole bool) bool) error
 }
 
-// Waiter waits for a write or read that was queued, or a flush that was joined.
+// Completion waits for a write or read that was queued, or a flush that was joined.
 // Its methods are called by the goroutine that carries that out, in the midst of
 // others' operations: they must not block, nor call the disk. The data is the
 // caller's again once Done is called. It is the same for reads of a [store.Local].
-type Waiter = store.Waiter
+type Completion = store.Completion
 
 // Queuer is a disk that writes without making the caller wait.
 type Queuer interface {
-	Queue(p []byte, off int64, w Waiter) bool
+	Queue(p []byte, off int64, w Completion) bool
 	Commit()
 }
 
@@ -39,7 +39,7 @@ type Queuer interface {
 type Flusher interface {
 	Due() bool
 	FlushAhead()
-	Join(w Waiter) bool
+	Join(w Completion) bool
 }
 
 // Reader is a disk that reads without making the caller wait.
@@ -47,7 +47,7 @@ type Reader interface {
 	// ReadCached is ReadAt if all of that is in memory. Else it reports false,
 	// and some of p may have changed.
 	ReadCached(p []byte, off int64) bool
-	QueueRead(ctx context.Context, p []byte, off int64, w Waiter) Taken
+	QueueRead(ctx context.Context, p []byte, off int64, w Completion) QueueResult
 	BeginReads()
 }
 

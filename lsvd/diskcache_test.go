@@ -127,11 +127,11 @@ func TestQueueRead(t *testing.T) {
 	content := make([]byte, size)
 	rand.NewChaCha8([32]byte{9}).Read(content)
 	p := make([]byte, 8192)
-	expect := func(when string, off int64, n int, want lsvd.Taken) {
+	expect := func(when string, off int64, n int, want lsvd.QueueResult) {
 		t.Helper()
 		clear(p)
 		taken, err := readQueued(d, p[:n], off)
-		if taken != want || err != nil || taken != lsvd.NotTaken && !bytes.Equal(p[:n], content[off:][:n]) {
+		if taken != want || err != nil || taken != lsvd.NotQueued && !bytes.Equal(p[:n], content[off:][:n]) {
 			t.Errorf("%s: taken %d instead of %d, %v, or it differs", when, taken, want, err)
 		}
 	}
@@ -149,17 +149,17 @@ func TestQueueRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	d = r.open()
-	expect("index not read", 0, 4096, lsvd.NotTaken)
+	expect("index not read", 0, 4096, lsvd.NotQueued)
 	for off := int64(0); off < size; off += 8192 {
 		if err := d.ReadAt(t.Context(), p, size-8192-off); err != nil {
 			t.Fatal(err)
 		}
 	}
 	expect("in memory", 8192, 8192, lsvd.Filled)
-	expect("over two frames", 3<<20-4096, 8192, lsvd.NotTaken)
-	expect("part of a block", 256<<10, 100, lsvd.NotTaken)
+	expect("over two frames", 3<<20-4096, 8192, lsvd.NotQueued)
+	expect("part of a block", 256<<10, 100, lsvd.NotQueued)
 	expect("in the store", size-4096, 4096, lsvd.Queued)
-	expect("beyond the end", size-4096, 8192, lsvd.NotTaken)
+	expect("beyond the end", size-4096, 8192, lsvd.NotQueued)
 	content[256<<10]++
 	write(256<<10, 4096)
 	expect("in the log", 256<<10, 4096, lsvd.Filled)
@@ -167,7 +167,7 @@ func TestQueueRead(t *testing.T) {
 		for _, i := range rand.Perm(size / 4096) {
 			if off := int64(i) * 4096; off != 256<<10 {
 				clear(p)
-				if taken, err := readQueued(d, p[:4096], off); taken == lsvd.NotTaken || err != nil || !bytes.Equal(p[:4096], content[off:][:4096]) {
+				if taken, err := readQueued(d, p[:4096], off); taken == lsvd.NotQueued || err != nil || !bytes.Equal(p[:4096], content[off:][:4096]) {
 					t.Fatalf("at %d: taken %d, %v, or it differs", off, taken, err)
 				}
 			}
@@ -180,7 +180,7 @@ func TestQueueRead(t *testing.T) {
 	if err := d.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	expect("closed", 0, 4096, lsvd.NotTaken)
+	expect("closed", 0, 4096, lsvd.NotQueued)
 }
 
 // TestLocalStoreIsReadByBlock: from a directory, blocks are read one by one once their frame is

@@ -238,8 +238,8 @@ func newLocalRead(src *source, p []byte, off int64, end func(ok bool)) *localRea
 // Done implements [store.Waiter].
 func (r *localRead) Done(err error, _ bool) { r.err = err }
 
-// Told implements [store.Waiter].
-func (r *localRead) Told() { r.done <- r }
+// BatchDone implements [store.Waiter].
+func (r *localRead) BatchDone() { r.done <- r }
 
 // readAll makes reads, beside each other, and ends each when it is there.
 func (c *cache) readAll(ctx context.Context, reads []*localRead) {
@@ -256,7 +256,7 @@ func (c *cache) readAll(ctx context.Context, reads []*localRead) {
 	done := make(chan *localRead, len(reads))
 	begin := make([]*store.ObjectRead, len(reads))
 	for i, r := range reads {
-		r.Waiter, r.done = r, done
+		r.Completion, r.done = r, done
 		begin[i] = &r.ObjectRead
 	}
 	c.local.BeginReads(begin)

@@ -10,7 +10,7 @@ import (
 // the disk fails. WriteAt does or says what is to be done then.
 //
 // Who queues must call Commit, and before anything that waits.
-func (d *Device) Queue(p []byte, off int64, w Waiter) bool {
+func (d *Device) Queue(p []byte, off int64, w Completion) bool {
 	n := int64(len(p))
 	if n == 0 || n > min(maxExtent, d.opts.LogFile/4) || off%BlockSize != 0 || n%BlockSize != 0 || d.opts.manual ||
 		!d.open.Load() || d.check(off, n) != nil || !d.align.TryRLock() {
@@ -18,7 +18,7 @@ func (d *Device) Queue(p []byte, off int64, w Waiter) bool {
 	}
 	o := ops.Get().(*op)
 	o.extents = append(o.extents, wal.Extent{Kind: wal.Data, LBA: uint64(off / BlockSize), Blocks: uint64(n / BlockSize), Data: p, CRCs: wal.Sums(p)})
-	o.size, o.err, o.waiter = n, nil, w
+	o.size, o.err, o.completion = n, nil, w
 	d.qmu.Lock()
 	d.queue = append(d.queue, o)
 	d.qmu.Unlock()
@@ -38,23 +38,23 @@ func (d *Device) Commit() {
 	d.commit(nil)
 }
 
-// ended tells all who wait for the operations of a record but own. told must
+// completeBatch tells all who wait for the operations of a record but own. told must
 // follow. The caller may hold mu.
-func (d *Device) ended(batch []*op, own *op, err error) {
+func (d *Device) completeBatch(batch []*op, own *op, err error) {
 	waiting := 0
 	for _, o := range batch {
-		if o.waiter != nil {
+		if o.completion != nil {
 			waiting++
 		}
 	}
 	for i, o := range batch {
-		if o.waiter != nil {
+		if o.completion != nil {
 			if err == nil {
 				d.stats.written.Add(o.size)
 			}
 			d.align.RUnlock()
 			waiting--
-			o.waiter.Done(err, waiting > 0)
+			o.completion.Done(err, waiting > 0)
 			continue
 		}
 		o.err = err
@@ -65,12 +65,12 @@ func (d *Device) ended(batch []*op, own *op, err error) {
 	}
 }
 
-// told tells those whose writes were queued that all of a record have ended.
-func (d *Device) told(batch []*op) {
+// finishBatch tells those whose writes were queued that all of a record have ended.
+func (d *Device) finishBatch(batch []*op) {
 	for _, o := range batch {
 		if o != nil {
-			o.waiter.Told()
-			o.waiter = nil
+			o.completion.BatchDone()
+			o.completion = nil
 			o.reuse()
 		}
 	}
@@ -90,13 +90,13 @@ func (d *Device) FlushAhead() {
 
 // Join is Flush for one who does not wait, but is told by who flushes. It
 // reports false if nobody does; then Flush is to be called.
-func (d *Device) Join(w Waiter) bool {
+func (d *Device) Join(w Completion) bool {
 	return !d.opts.RemoteFlush && d.usableNow() == nil && d.wal.Join(func(err error) {
 		if err != nil {
 			err = d.fail(err)
 		}
 		w.Done(err, false)
-		w.Told()
+		w.BatchDone()
 	})
 }
 

@@ -13,12 +13,12 @@ import (
 // checks it and tells who asked. What turns out to be more than that, because
 // it is damaged, say, is read again as it is for those who wait.
 
-// Taken is what became of a read that was to be queued.
-type Taken int
+// QueueResult is what became of a read that was to be queued.
+type QueueResult int
 
 const (
-	// NotTaken says that ReadAt is to be called.
-	NotTaken Taken = iota
+	// NotQueued says that ReadAt is to be called.
+	NotQueued QueueResult = iota
 	// Filled says that it was read from memory.
 	Filled
 	// Queued says that the waiter will be told.
@@ -38,7 +38,7 @@ type queuedRead struct {
 
 	ctx    context.Context
 	d      *Device
-	w      Waiter
+	w      Completion
 	g      *readerEpoch
 	p      []byte
 	off    int64
@@ -56,24 +56,24 @@ var queuedReads = sync.Pool{New: func() any { return new(queuedRead) }}
 // then until w is told. Done may be told before BeginReads returns.
 //
 // Who queues must call BeginReads, and before anything that waits.
-func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Waiter) Taken {
+func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Completion) QueueResult {
 	c := d.cache
 	if off%BlockSize != 0 || len(p)%BlockSize != 0 || d.check(off, int64(len(p))) != nil {
-		return NotTaken
+		return NotQueued
 	}
 	first, n := uint64(off/BlockSize), uint64(len(p)/BlockSize)
 	if c.local == nil || c.manual || d.streams.has(first, n) {
-		return d.takeCached(p, off)
+		return d.queueCached(p, off)
 	}
 	d.mu.RLock()
 	if d.readable() != nil {
 		d.mu.RUnlock()
-		return NotTaken
+		return NotQueued
 	}
 	x, err := d.find(first, n)
 	if err != nil || x.n < n || x.seg == nil || x.lost || x.seg.lost {
 		d.mu.RUnlock()
-		return d.takeCached(p, off)
+		return d.queueCached(p, off)
 	}
 	g := d.readers
 	g.enter()
@@ -82,7 +82,7 @@ func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Waiter) T
 	if taken != Queued {
 		g.exit()
 	}
-	if taken != NotTaken {
+	if taken != NotQueued {
 		if d.boot.on.Load() {
 			d.boot.note(d.opts.Now(), []piece{x})
 		}
@@ -91,22 +91,22 @@ func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Waiter) T
 	return taken
 }
 
-func (d *Device) takeCached(p []byte, off int64) Taken {
+func (d *Device) queueCached(p []byte, off int64) QueueResult {
 	if d.ReadCached(p, off) {
 		return Filled
 	}
-	return NotTaken
+	return NotQueued
 }
 
 // queueRead queues a read of a piece of a segment, which the gate g protects.
-func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *readerEpoch, w Waiter) Taken {
+func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *readerEpoch, w Completion) QueueResult {
 	c, want := d.cache, part{&x.seg.Segment, x.block, p}
 	f, at, head := want.head()
 	if len(head) < len(p) {
 		if c.copyAllCached(want) {
 			return Filled
 		}
-		return NotTaken
+		return NotQueued
 	}
 	k := frameKey{x.seg.Num, uint32(f)}
 	if c.get(k, at, p, false) == len(p) {
@@ -114,7 +114,7 @@ func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g 
 	}
 	src := c.sources.get(x.seg.Num)
 	if src == nil || !src.IsPlain(f) || at+len(p) > src.PlainSize(f) {
-		return NotTaken
+		return NotQueued
 	}
 	size := src.PlainSize(f)
 	var whole *frame
@@ -128,7 +128,7 @@ func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g 
 			return Filled
 		case !mine:
 			c.abandon(fl)
-			return NotTaken
+			return NotQueued
 		}
 		whole = newFrame(size)
 	}
@@ -136,7 +136,7 @@ func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g 
 	r := queuedReads.Get().(*queuedRead)
 	*r = queuedRead{ctx: ctx, d: d, w: w, g: g, p: p, off: off, src: src, f: f, at: at, whole: whole, fl: fl}
 	start, _ := src.Range(f, f+1)
-	r.Key, r.Waiter = src.key, r
+	r.Key, r.Completion = src.key, r
 	if whole != nil {
 		r.P, r.Off = whole.data, start
 	} else {
@@ -188,18 +188,18 @@ func (r *queuedRead) Done(err error, more bool) {
 	}
 }
 
-// Told implements [store.Waiter].
-func (r *queuedRead) Told() {
+// BatchDone implements [store.Waiter].
+func (r *queuedRead) BatchDone() {
 	ctx, d, w, p, off, failed := r.ctx, r.d, r.w, r.p, r.off, r.failed
 	*r = queuedRead{}
 	queuedReads.Put(r)
 	if !failed {
-		w.Told()
+		w.BatchDone()
 		return
 	}
 	go func() {
 		err := d.readBlocks(ctx, p, off)
 		w.Done(errs.Wrap(err, "read disk %s at %d", d.vol, off), false)
-		w.Told()
+		w.BatchDone()
 	}()
 }

@@ -17,19 +17,19 @@ type Local interface {
 
 // ObjectRead is a read of an object that is begun with others.
 type ObjectRead struct {
-	Key    string
-	P      []byte // the store's until Done is called
-	Off    int64
-	Waiter Waiter
+	Key        string
+	P          []byte // the store's until Done is called
+	Off        int64
+	Completion Completion
 }
 
-// Waiter waits for a read of an object that was begun. Its methods are called
+// Completion waits for a read of an object that was begun. Its methods are called
 // by who also tells others: they must not block. They may be called before
 // BeginReads returns.
-type Waiter interface {
+type Completion interface {
 	// Done says how it ended. Others that have ended together may follow: then
 	// more is set.
 	Done(err error, more bool)
-	// Told comes after Done was called for all that ended together.
-	Told()
+	// BatchDone comes after Done was called for all that ended together.
+	BatchDone()
 }

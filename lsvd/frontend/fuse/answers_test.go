@@ -24,10 +24,10 @@ type together struct {
 type queuedWrite struct {
 	p   []byte
 	off int64
-	w   lsvd.Waiter
+	w   lsvd.Completion
 }
 
-func (d *together) Queue(p []byte, off int64, w lsvd.Waiter) bool {
+func (d *together) Queue(p []byte, off int64, w lsvd.Completion) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queued = append(d.queued, queuedWrite{p, off, w})
@@ -47,7 +47,7 @@ func (d *together) Commit() {
 		q.w.Done(d.WriteAt(context.Background(), q.p, q.off, 0), d.last || i < len(all)-1)
 	}
 	for _, q := range all {
-		q.w.Told()
+		q.w.BatchDone()
 	}
 }
 

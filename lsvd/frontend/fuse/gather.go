@@ -164,7 +164,7 @@ func (r *reader) takeRead(h head, in []byte) bool {
 	c.writes.Add(1)
 	c.reading.Add(1)
 	switch c.reader.QueueRead(c.serving, b.data[:n], off, b) {
-	case lsvd.NotTaken:
+	case lsvd.NotQueued:
 		c.writes.Done()
 		c.reading.Add(-1)
 		c.give(next)
@@ -208,7 +208,7 @@ func (c *Conn) tell() {
 	}
 	for i, b := range t.bufs {
 		t.bufs[i] = nil
-		b.Told()
+		b.BatchDone()
 	}
 	t.bufs = t.bufs[:0]
 }

@@ -31,12 +31,12 @@ type records struct {
 	begun  int // reads at once, at most
 }
 
-func (d *records) Queue(p []byte, off int64, w lsvd.Waiter) bool {
+func (d *records) Queue(p []byte, off int64, w lsvd.Completion) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queued = append(d.queued, func() {
 		w.Done(d.do(func() { copy(d.b[off:], p) }), false)
-		w.Told()
+		w.BatchDone()
 	})
 	return true
 }
@@ -47,12 +47,12 @@ func (d *records) ReadCached(p []byte, off int64) bool {
 }
 
 // QueueRead queues what is in the third quarter.
-func (d *records) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Waiter) lsvd.Taken {
+func (d *records) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Completion) lsvd.QueueResult {
 	if d.ReadCached(p, off) {
 		return lsvd.Filled
 	}
 	if off >= d.Size()/4*3 {
-		return lsvd.NotTaken
+		return lsvd.NotQueued
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -64,7 +64,7 @@ func (d *records) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Wai
 type queuedRead struct {
 	p   []byte
 	off int64
-	w   lsvd.Waiter
+	w   lsvd.Completion
 }
 
 func (d *records) BeginReads() {
@@ -78,7 +78,7 @@ func (d *records) BeginReads() {
 			r.w.Done(d.ReadAt(context.Background(), r.p, r.off), i+1 < len(reads))
 		}
 		for _, r := range reads {
-			r.w.Told()
+			r.w.BatchDone()
 		}
 	}()
 }

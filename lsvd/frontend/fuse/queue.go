@@ -92,8 +92,8 @@ func (j *joined) Done(err error, _ bool) {
 	} // else it is for the successor
 }
 
-// Told implements [lsvd.Waiter].
-func (j *joined) Told() { j.c.writes.Done() }
+// BatchDone implements [lsvd.Waiter].
+func (j *joined) BatchDone() { j.c.writes.Done() }
 
 // Done answers a write that was queued, or a read.
 func (b *buffer) Done(err error, more bool) {
@@ -126,8 +126,8 @@ func (b *buffer) content() []byte {
 	return b.data[:b.size]
 }
 
-// Told gives the buffer back.
-func (b *buffer) Told() {
+// BatchDone gives the buffer back.
+func (b *buffer) BatchDone() {
 	c := b.c
 	c.answers.flush()
 	if b.read {

@@ -38,13 +38,13 @@ func (s *slow) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return s.memory.ReadAt(ctx, p, off)
 }
 
-func (s *slow) Queue(p []byte, off int64, w lsvd.Waiter) bool {
+func (s *slow) Queue(p []byte, off int64, w lsvd.Completion) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queued = append(s.queued, func() {
 		s.waiting.Add(1)
 		w.Done(s.WriteAt(context.Background(), p, off, 0), false)
-		w.Told()
+		w.BatchDone()
 	})
 	return true
 }
@@ -264,7 +264,7 @@ type ahead struct {
 	ended chan error    // what becomes of it
 
 	mu     sync.Mutex
-	joined []lsvd.Waiter
+	joined []lsvd.Completion
 	under  bool
 }
 
@@ -282,11 +282,11 @@ func (a *ahead) FlushAhead() {
 	a.mu.Unlock()
 	for _, w := range joined {
 		w.Done(err, false)
-		w.Told()
+		w.BatchDone()
 	}
 }
 
-func (a *ahead) Join(w lsvd.Waiter) bool {
+func (a *ahead) Join(w lsvd.Completion) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.under {

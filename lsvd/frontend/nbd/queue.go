@@ -45,7 +45,7 @@ func (l *link) queueRead(ctx context.Context, q *request) bool {
 	q.link, q.data = l, newBuffer(int(q.n))
 	l.all.Add(1)
 	switch l.reader.QueueRead(ctx, q.data.b, int64(q.off), q) {
-	case lsvd.NotTaken:
+	case lsvd.NotQueued:
 		q.data.free()
 		q.data = nil
 		l.all.Done()
@@ -117,9 +117,9 @@ func (q *request) Done(err error, _ bool) {
 	l.out.put(q, h, data)
 }
 
-// Told implements [lsvd.Waiter]. Who tells of a read does so for all disks, and
+// BatchDone implements [lsvd.Waiter]. Who tells of a read does so for all disks, and
 // must not wait for a client.
-func (q *request) Told() {
+func (q *request) BatchDone() {
 	l, read := q.link, q.typ == cmdRead
 	requests.Put(q)
 	if read {

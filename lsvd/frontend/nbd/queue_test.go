@@ -122,20 +122,20 @@ func (d *thirds) ReadAt(_ context.Context, p []byte, off int64) error {
 	return d.broken(off)
 }
 
-func (d *thirds) QueueRead(_ context.Context, p []byte, off int64, w lsvd.Waiter) lsvd.Taken {
+func (d *thirds) QueueRead(_ context.Context, p []byte, off int64, w lsvd.Completion) lsvd.QueueResult {
 	switch off / 4096 % 3 {
 	case 0:
 		d.ReadCached(p, off)
 		return lsvd.Filled
 	case 1:
-		return lsvd.NotTaken
+		return lsvd.NotQueued
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.reads = append(d.reads, func(more bool) func() {
 		d.ReadCached(p, off)
 		w.Done(d.broken(off), more)
-		return w.Told
+		return w.BatchDone
 	})
 	return lsvd.Queued
 }
@@ -267,8 +267,8 @@ func TestQueueReads(t *testing.T) {
 // commits tells of each Commit.
 type commits chan struct{}
 
-func (c commits) Queue([]byte, int64, lsvd.Waiter) bool { return true }
-func (c commits) Commit()                               { c <- struct{}{} }
+func (c commits) Queue([]byte, int64, lsvd.Completion) bool { return true }
+func (c commits) Commit()                                   { c <- struct{}{} }
 
 // TestBeginCommits has writes carried out though the client takes no replies.
 func TestBeginCommits(t *testing.T) {

@@ -55,22 +55,22 @@ type slot struct {
 	done chan int64              // the result; has room for one
 }
 
-// Waiter waits for a read that was begun. Its methods are called by who takes
+// Completion waits for a read that was begun. Its methods are called by who takes
 // what has completed for the whole process: they must not block.
-type Waiter interface {
+type Completion interface {
 	// Done says how much was read. Others that have ended together may follow:
 	// then more is set.
 	Done(n int, err error, more bool)
-	// Told comes after Done was called for all that ended together.
-	Told()
+	// BatchDone comes after Done was called for all that ended together.
+	BatchDone()
 }
 
 // Request is a read for [Begin].
 type Request struct {
-	FD     int    // was opened for direct I/O
-	P      []byte // aligned; the kernel's until Done is called
-	Off    int64
-	Waiter Waiter
+	FD         int    // was opened for direct I/O
+	P          []byte // aligned; the kernel's until Done is called
+	Off        int64
+	Completion Completion
 }
 
 type queue struct {
@@ -222,11 +222,11 @@ func (q *queue) begin(cbs []*iocb) {
 		if errno != 0 {
 			n = 1
 			s := &q.slots[cbs[0].data]
-			w := s.req.Load().Waiter
+			w := s.req.Load().Completion
 			q.give(s)
 			q.busy.Add(-1)
 			w.Done(0, errno, false)
-			w.Told()
+			w.BatchDone()
 		}
 		cbs = cbs[n:]
 	}

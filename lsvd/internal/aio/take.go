@@ -123,11 +123,11 @@ func (q *queue) tell(c *completions, n int) {
 	q.busy.Add(-int32(calls))
 	for i, r := range c.begun[:calls] {
 		n, err := result(c.events[i].res)
-		r.Waiter.Done(n, err, i+1 < calls)
+		r.Completion.Done(n, err, i+1 < calls)
 	}
 	for i, r := range c.begun[:calls] {
 		c.begun[i] = nil
-		r.Waiter.Told()
+		r.Completion.BatchDone()
 	}
 	if waited {
 		runtime.Gosched() // they go first, on this thread

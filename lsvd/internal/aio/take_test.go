@@ -24,7 +24,7 @@ func TestCollectorIsReplacedAndResumes(t *testing.T) {
 		for i := range reqs {
 			off := rng.Int64N(int64(len(content))/Align) * Align
 			r := &reads{t: t, want: content[off:][:Align], n: Align, end: &end}
-			r.req = Request{FD: fd, P: aligned(Align), Off: off, Waiter: r}
+			r.req = Request{FD: fd, P: aligned(Align), Off: off, Completion: r}
 			reqs[i] = &r.req
 		}
 		end.Add(n)
@@ -88,7 +88,7 @@ func TestCollectorsComeAndGo(t *testing.T) {
 			for range 100 {
 				off := rng.Int64N(int64(len(content))/Align) * Align
 				r := &reads{t: t, want: content[off:][:Align], n: Align, end: &begun}
-				r.req = Request{FD: fd, P: aligned(Align), Off: off, Waiter: r}
+				r.req = Request{FD: fd, P: aligned(Align), Off: off, Completion: r}
 				begun.Add(1)
 				if Begin([]*Request{&r.req}) == 0 {
 					begun.Done()

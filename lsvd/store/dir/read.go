@@ -67,8 +67,8 @@ func (d *Store) BeginReads(reads []*store.ObjectRead) {
 	for _, r := range reads {
 		o, err := d.open(r.Key)
 		if err != nil {
-			r.Waiter.Done(err, false)
-			r.Waiter.Told()
+			r.Completion.Done(err, false)
+			r.Completion.BatchDone()
 			continue
 		}
 		b := begunReads.Get().(*begun)
@@ -77,24 +77,24 @@ func (d *Store) BeginReads(reads []*store.ObjectRead) {
 		case aio.Cached(o.fd, r.Off, len(r.P)):
 			cached = append(cached, b)
 		case o.direct >= 0 && aio.Aligned(r.P, r.Off):
-			b.req = aio.Request{FD: o.direct, P: r.P, Off: r.Off, Waiter: b}
+			b.req = aio.Request{FD: o.direct, P: r.P, Off: r.Off, Completion: b}
 			direct = append(direct, &b.req)
 		default:
 			b.left = len(r.P)
-			b.Told()
+			b.BatchDone()
 		}
 	}
 	for _, q := range direct[aio.Begin(direct):] {
-		q.Waiter.Done(0, errors.ErrUnsupported, false)
-		q.Waiter.Told()
+		q.Completion.Done(0, errors.ErrUnsupported, false)
+		q.Completion.BatchDone()
 	}
 	for i, b := range cached {
 		err := b.o.read(b.read.P, b.read.Off)
 		b.o.release()
-		b.read.Waiter.Done(err, i+1 < len(cached))
+		b.read.Completion.Done(err, i+1 < len(cached))
 	}
 	for _, b := range cached {
-		b.free().Told()
+		b.free().BatchDone()
 	}
 }
 
@@ -109,8 +109,8 @@ type begun struct {
 var begunReads = sync.Pool{New: func() any { return new(begun) }}
 
 // free gives b back to the pool and returns its waiter.
-func (b *begun) free() store.Waiter {
-	w := b.read.Waiter
+func (b *begun) free() store.Completion {
+	w := b.read.Completion
 	*b = begun{}
 	begunReads.Put(b)
 	return w
@@ -122,14 +122,14 @@ func (b *begun) Done(n int, err error, more bool) {
 		return
 	}
 	b.o.release()
-	b.read.Waiter.Done(nil, more)
+	b.read.Completion.Done(nil, more)
 }
 
-// Told implements [aio.Waiter]. What the kernel did not read is read again
+// BatchDone implements [aio.Waiter]. What the kernel did not read is read again
 // through the page cache, which says why.
-func (b *begun) Told() {
+func (b *begun) BatchDone() {
 	if b.left == 0 {
-		b.free().Told()
+		b.free().BatchDone()
 		return
 	}
 	go func() {
@@ -137,8 +137,8 @@ func (b *begun) Told() {
 		n := len(r.P) - b.left
 		err := b.o.read(r.P[n:], r.Off+int64(n))
 		b.o.release()
-		r.Waiter.Done(err, false)
-		b.free().Told()
+		r.Completion.Done(err, false)
+		b.free().BatchDone()
 	}()
 }
 

@@ -28,7 +28,7 @@ type begun struct {
 }
 
 func (b *begun) Done(err error, _ bool) { b.err = err; b.done++ }
-func (b *begun) Told()                  { b.end.Done() }
+func (b *begun) BatchDone()             { b.end.Done() }
 
 // TestBeginReads begins reads of what is in the page cache and what is not, of
 // memory that is aligned and that is not, beyond the end, and of nothing.
@@ -52,7 +52,7 @@ func TestBeginReads(t *testing.T) {
 		var end sync.WaitGroup
 		begin := func(key string, p []byte, off int64) *begun {
 			b := &begun{end: &end, ObjectRead: store.ObjectRead{Key: key, P: p, Off: off}}
-			b.Waiter = b
+			b.Completion = b
 			end.Add(1)
 			return b
 		}
