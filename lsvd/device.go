@@ -40,10 +40,10 @@ type Device struct {
 
 	align sync.RWMutex // held by writes until they are done, for writing by those that read, change and write blocks
 
-	qmu     sync.Mutex
-	queue   []*op
-	leading bool
-	open    atomic.Bool // writes may be queued; changes under mu
+	qmu      sync.Mutex
+	queue    []*op
+	leading  bool
+	writable atomic.Bool // writes may be queued; changes under mu
 
 	// Of the committer: reused from record to record.
 	extents []wal.Extent
@@ -198,7 +198,7 @@ func (d *Device) fail(err error) error {
 	defer d.mu.Unlock()
 	if d.failed == nil || errs.Is(err, errs.Conflict) && !errs.Is(d.failed, errs.Conflict) {
 		d.failed = err
-		d.opened()
+		d.updateWritable()
 		d.logger.Error("disk has failed", "volume", d.vol.String(), "error", err)
 		close(d.space)
 		d.space = make(chan struct{})
@@ -264,7 +264,7 @@ func (d *Device) Close(ctx context.Context) error {
 		return nil
 	}
 	d.closed = true
-	d.opened()
+	d.updateWritable()
 	close(d.ending)
 	failed := d.failed
 	close(d.space) // those who wait for space see that the disk is closed

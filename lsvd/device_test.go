@@ -106,7 +106,7 @@ func TestConcurrentUseMatchesModel(t *testing.T) {
 					}
 				case 4:
 					if rng.IntN(2) > 0 {
-						d.FlushAhead()
+						d.FlushEarly()
 					}
 					if w := make(waiter, 1); d.Join(w) {
 						err = <-w
@@ -294,7 +294,7 @@ func TestAnsweredWriteIsReadable(t *testing.T) {
 			t.Fatal("not queued")
 		}
 		d.Commit()
-		if d.Due() {
+		if d.FlushLikely() {
 			t.Fatal("a flush is due that nobody asks for")
 		}
 		if err := <-read; err != nil || !bytes.Equal(got, p) {

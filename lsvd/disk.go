@@ -37,8 +37,8 @@ type Queuer interface {
 
 // Flusher is a disk that flushes before it is asked to.
 type Flusher interface {
-	Due() bool
-	FlushAhead()
+	FlushLikely() bool
+	FlushEarly()
 	Join(w Completion) bool
 }
 

@@ -96,7 +96,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		d.background.Go(func() { d.watchOwner(run) })
 	}
 	d.mu.Lock()
-	d.opened()
+	d.updateWritable()
 	d.mu.Unlock()
 	return d, rec, nil
 }

@@ -299,7 +299,7 @@ func (d *Device) adoptCut(c *cut) {
 	d.frozen[0], d.frozen = nil, d.frozen[1:] // or the array would keep the cut, its segments included
 	d.unsent -= c.bytes
 	d.confirmed = d.opts.Now()
-	d.opened()
+	d.updateWritable()
 	close(d.space)
 	d.space = make(chan struct{})
 	d.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 func (d *Device) Queue(p []byte, off int64, w Completion) bool {
 	n := int64(len(p))
 	if n == 0 || n > min(maxExtent, d.opts.LogFile/4) || off%BlockSize != 0 || n%BlockSize != 0 || d.opts.manual ||
-		!d.open.Load() || d.check(off, n) != nil || !d.align.TryRLock() {
+		!d.writable.Load() || d.check(off, n) != nil || !d.align.TryRLock() {
 		return false
 	}
 	o := ops.Get().(*op)
@@ -76,14 +76,14 @@ func (d *Device) finishBatch(batch []*op) {
 	}
 }
 
-// Due reports whether a flush will probably follow what was written, and take
+// FlushLikely reports whether a flush will probably follow what was written, and take
 // its time: then FlushAhead may be called, and what is asked for meanwhile be
 // joined to it.
-func (d *Device) Due() bool { return !d.opts.RemoteFlush && d.wal.Due() }
+func (d *Device) FlushLikely() bool { return !d.opts.RemoteFlush && d.wal.SyncLikely() }
 
-// FlushAhead flushes for one who will probably ask.
-func (d *Device) FlushAhead() {
-	if err := d.wal.SyncAhead(); err != nil {
+// FlushEarly flushes for one who will probably ask.
+func (d *Device) FlushEarly() {
+	if err := d.wal.SyncEarly(); err != nil {
 		d.fail(err)
 	}
 }
@@ -107,5 +107,5 @@ func (o *op) reuse() {
 	ops.Put(o)
 }
 
-// opened notes whether writes may be queued. The caller holds mu.
-func (d *Device) opened() { d.open.Store(d.usable() == nil && d.unsent < d.opts.MaxUnsent) }
+// updateWritable notes whether writes may be queued. The caller holds mu.
+func (d *Device) updateWritable() { d.writable.Store(d.usable() == nil && d.unsent < d.opts.MaxUnsent) }

@@ -327,7 +327,7 @@ func (s *sim) step() {
 		s.d.wal.Trim(s.trims.IntN(3))
 	}
 	if s.clock.IntN(4) == 0 {
-		s.d.FlushAhead() // as a frontend does that thinks a flush is due
+		s.d.FlushEarly() // as a frontend does that thinks a flush is due
 	}
 	s.now = s.now.Add(time.Duration(s.clock.IntN(4000)) * time.Millisecond)
 	if s.d.sinceConfirmed() >= s.opts.OwnerCheck && s.soft("ask for the owner", s.d.askOwner(ctx)) {

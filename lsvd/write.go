@@ -326,7 +326,7 @@ func (d *Device) apply(c *wal.Chunk, now time.Time) {
 	a.bytes += bytes
 	d.unsent += bytes
 	if d.unsent >= d.opts.MaxUnsent {
-		d.opened()
+		d.updateWritable()
 	}
 	if a.bytes >= d.opts.CutBytes {
 		d.freeze()

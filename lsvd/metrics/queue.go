@@ -48,16 +48,16 @@ func (d *Disk) Commit() {
 	}
 }
 
-// Due is that of [lsvd.Device].
-func (d *Disk) Due() bool {
+// FlushLikely is that of [lsvd.Device].
+func (d *Disk) FlushLikely() bool {
 	b, ok := d.Disk.(lsvd.Flusher)
-	return ok && b.Due()
+	return ok && b.FlushLikely()
 }
 
-// FlushAhead is that of [lsvd.Device]. It is not counted: nobody asked.
-func (d *Disk) FlushAhead() {
+// FlushEarly is that of [lsvd.Device]. It is not counted: nobody asked.
+func (d *Disk) FlushEarly() {
 	if b, ok := d.Disk.(lsvd.Flusher); ok {
-		b.FlushAhead()
+		b.FlushEarly()
 	}
 }
 

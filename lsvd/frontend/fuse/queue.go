@@ -51,12 +51,12 @@ func (c *Conn) commit(last bool) {
 	}
 	c.queuer.Commit()
 	c.back()
-	if c.flusher != nil && c.flusher.Due() {
+	if c.flusher != nil && c.flusher.FlushLikely() {
 		if c.idle.Load() == 0 {
 			c.more() // for the one who will ask
 		}
 		c.doing.Add(-1)
-		c.flusher.FlushAhead()
+		c.flusher.FlushEarly()
 		c.doing.Add(1)
 	}
 }

@@ -268,9 +268,9 @@ type ahead struct {
 	under  bool
 }
 
-func (a *ahead) Due() bool { return true }
+func (a *ahead) FlushLikely() bool { return true }
 
-func (a *ahead) FlushAhead() {
+func (a *ahead) FlushEarly() {
 	a.mu.Lock()
 	a.under = true
 	a.mu.Unlock()

@@ -32,9 +32,9 @@ func (l *Log) SyncTo(want uint64) error {
 	return err
 }
 
-// SyncAhead syncs, unless somebody is at it, for one who will ask. It returns
+// SyncEarly syncs, unless somebody is at it, for one who will ask. It returns
 // only errors that it has met itself.
-func (l *Log) SyncAhead() error {
+func (l *Log) SyncEarly() error {
 	if !l.sync.TryLock() {
 		return nil
 	}
@@ -49,10 +49,10 @@ func (l *Log) SyncAhead() error {
 	return err
 }
 
-// Due reports whether a sync will probably be asked for before anything else
+// SyncLikely reports whether a sync will probably be asked for before anything else
 // is appended. It does not wait: while a record is written there is something
 // else.
-func (l *Log) Due() bool {
+func (l *Log) SyncLikely() bool {
 	if !l.mu.TryLock() {
 		return false
 	}
