@@ -28,7 +28,7 @@ import (
 const (
 	bootTime   = time.Minute // how long a disk is watched
 	bootFrames = 16          // most frames that are brought by one request
-	bootLanes  = 16          // requests at once
+	bootLimit  = 16          // requests at once
 	bootYield  = 4           // of these, while somebody waits for another one
 )
 
@@ -229,11 +229,11 @@ func (d *Device) loadBoot(ctx context.Context, m *manifest.Manifest) (list []boo
 // prefetch brings what the list has into the cache, up to half of it.
 func (d *Device) prefetch(list []boot.Piece) {
 	c := d.cache
-	most := int(min(bootFrames, c.room/4/bootLanes/segment.FrameSize)) // see plan
+	most := int(min(bootFrames, c.room/4/bootLimit/segment.FrameSize)) // see plan
 	if most == 0 {
 		return
 	}
-	var lanes lanes
+	var lanes limiter
 	lanes.freed.L = &lanes.mu
 	defer lanes.enter(func() int { return 1 }) // all have left then
 	var brought atomic.Int64
@@ -261,7 +261,7 @@ func (d *Device) prefetch(list []boot.Piece) {
 				if c.asking.Load() > 0 {
 					return bootYield
 				}
-				return bootLanes
+				return bootLimit
 			})
 			c.fetches.Go(func() {
 				defer lanes.leave()
@@ -271,21 +271,21 @@ func (d *Device) prefetch(list []boot.Piece) {
 	}
 }
 
-// stretch is frames of a segment, in a row.
-type stretch struct {
+// frameRange is frames of a segment, in a row.
+type frameRange struct {
 	s           *manifest.Segment
 	first, last int
 }
 
 // blocks is how many blocks they have.
-func (x stretch) blocks() uint64 {
+func (x frameRange) blocks() uint64 {
 	return min(uint64(x.last+1)*segment.FrameBlocks, x.s.Blocks) - uint64(x.first)*segment.FrameBlocks
 }
 
 // framesOf returns the frames that have the pieces of a list, by segment and in
 // order, each once, at most so many in a row.
-func (d *Device) framesOf(list []boot.Piece, most int) []stretch {
-	var all []stretch
+func (d *Device) framesOf(list []boot.Piece, most int) []frameRange {
+	var all []frameRange
 	size := uint64(d.size.Load() / BlockSize)
 	for _, p := range list {
 		for mask := p.Blocks; mask != 0; {
@@ -303,12 +303,12 @@ func (d *Device) framesOf(list []boot.Piece, most int) []stretch {
 			g.exit()
 			for _, x := range pieces {
 				if x.seg != nil && !x.seg.lost {
-					all = append(all, stretch{&x.seg.Segment, int(x.block / segment.FrameBlocks), int((x.block + x.n - 1) / segment.FrameBlocks)})
+					all = append(all, frameRange{&x.seg.Segment, int(x.block / segment.FrameBlocks), int((x.block + x.n - 1) / segment.FrameBlocks)})
 				}
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b stretch) int { return cmp.Or(cmp.Compare(a.s.Num, b.s.Num), cmp.Compare(a.first, b.first)) })
+	slices.SortFunc(all, func(a, b frameRange) int { return cmp.Or(cmp.Compare(a.s.Num, b.s.Num), cmp.Compare(a.first, b.first)) })
 	out := all[:0]
 	for _, x := range all {
 		if k := len(out) - 1; k >= 0 && out[k].s == x.s && x.first <= out[k].last+1 && max(x.last, out[k].last)-out[k].first < most {
@@ -320,15 +320,15 @@ func (d *Device) framesOf(list []boot.Piece, most int) []stretch {
 	return out
 }
 
-// lanes bounds what is under way at once.
-type lanes struct {
+// limiter bounds what is under way at once.
+type limiter struct {
 	mu    sync.Mutex
 	freed sync.Cond
 	busy  int
 }
 
 // enter waits until fewer than most are busy.
-func (l *lanes) enter(most func() int) {
+func (l *limiter) enter(most func() int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.busy >= most() {
@@ -337,7 +337,7 @@ func (l *lanes) enter(most func() int) {
 	l.busy++
 }
 
-func (l *lanes) leave() {
+func (l *limiter) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.busy--
