@@ -38,7 +38,7 @@ func newBuffer(c *Conn) (*buffer, error) {
 	if err != nil {
 		return nil, errs.Wrap(err, "make a buffer")
 	}
-	memlimit.Outside(int64(size))
+	memlimit.AddOffHeap(int64(size))
 	if b.mem = mem; size > page {
 		b.data = mem[page:]
 		c.plain++
@@ -54,7 +54,7 @@ func newBuffer(c *Conn) (*buffer, error) {
 }
 
 func (b *buffer) unmap() {
-	memlimit.Outside(-int64(len(b.mem)))
+	memlimit.AddOffHeap(-int64(len(b.mem)))
 	unix.Munmap(b.mem)
 }
 

@@ -96,7 +96,7 @@ func (r *reader) poll(began time.Time) {
 	}
 	p := &polling.pace
 	for was := began; ; {
-		if aio.Take() { // the next requests are those of who was told
+		if aio.Poll() { // the next requests are those of who was told
 			was = time.Now()
 			began = was
 		}
@@ -136,7 +136,7 @@ func (r *reader) looks(now time.Time) bool {
 func (r *reader) away() {
 	if r.looking {
 		r.looking = false
-		aio.Leave()
+		aio.StopPolling()
 		polling.taken.Store(false)
 	}
 }

@@ -26,7 +26,7 @@ func newSlab() (*slab, error) {
 	if err != nil {
 		return nil, errs.Wrap(err, "make a buffer")
 	}
-	memlimit.Outside(hugePage) // the rest is not touched
+	memlimit.AddOffHeap(hugePage) // the rest is not touched
 	at := int(-uintptr(unsafe.Pointer(&mem[0])) & (hugePage - 1))
 	data := mem[at : at+hugePage]
 	unix.Madvise(data, unix.MADV_HUGEPAGE) // else small pages do
@@ -64,7 +64,7 @@ func (c *Conn) release(s *slab, data []byte) {
 	s.data[k] = data
 	if s.inUse--; s.inUse == 0 {
 		c.slabs = slices.DeleteFunc(c.slabs, func(x *slab) bool { return x == s })
-		memlimit.Outside(-hugePage)
+		memlimit.AddOffHeap(-hugePage)
 		unix.Munmap(s.mem)
 	}
 }

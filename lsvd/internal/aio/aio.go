@@ -74,19 +74,19 @@ type Request struct {
 }
 
 type queue struct {
-	ctx   uintptr
-	busy  atomic.Int32 // reads
-	slots [depth]slot
-	free  chan int
-	taker taker
+	ctx    uintptr
+	busy   atomic.Int32 // reads
+	slots  [depth]slot
+	free   chan int
+	poller poller
 }
 
-// made is the queue, if there is one by now.
-var made atomic.Pointer[queue]
+// created is the queue, if there is one by now.
+var created atomic.Pointer[queue]
 
-// the is the queue of the process; nil if the kernel has none to give.
-var the = sync.OnceValue(func() *queue {
-	q := &queue{free: make(chan int, depth), taker: taker{wake: make(chan struct{}, 1)}}
+// processQueue is the queue of the process; nil if the kernel has none to give.
+var processQueue = sync.OnceValue(func() *queue {
+	q := &queue{free: make(chan int, depth), poller: poller{wake: make(chan struct{}, 1)}}
 	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, depth, uintptr(unsafe.Pointer(&q.ctx)), 0); errno != 0 {
 		return nil
 	}
@@ -94,7 +94,7 @@ var the = sync.OnceValue(func() *queue {
 		q.slots[i].done = make(chan int64, 1)
 		q.free <- i
 	}
-	made.Store(q)
+	created.Store(q)
 	go q.reap()
 	return q
 })
@@ -117,7 +117,7 @@ func Cached(fd int, off int64, n int) bool {
 // I/O, and returns how much there was. Where the kernel cannot do that, it
 // fails with [errors.ErrUnsupported].
 func Read(fd int, p []byte, off int64) (int, error) {
-	q := the()
+	q := processQueue()
 	if q == nil {
 		return 0, errors.ErrUnsupported
 	}
@@ -130,8 +130,8 @@ func Read(fd int, p []byte, off int64) (int, error) {
 			}
 		}
 	}
-	s := q.take(<-q.free, fd, p, off)
-	defer q.give(s)
+	s := q.acquire(<-q.free, fd, p, off)
+	defer q.release(s)
 	cbs := [1]*iocb{&s.cb}
 	if _, errno := q.submit(cbs[:]); errno != 0 {
 		return 0, errno
@@ -139,15 +139,15 @@ func Read(fd int, p []byte, off int64) (int, error) {
 	return result(<-s.done)
 }
 
-// take takes a free slot for a read.
-func (q *queue) take(i, fd int, p []byte, off int64) *slot {
+// acquire takes a free slot for a read.
+func (q *queue) acquire(i, fd int, p []byte, off int64) *slot {
 	s := &q.slots[i]
 	s.cb = iocb{data: uint64(i), opcode: opRead, fd: uint32(fd), buf: unsafe.SliceData(p), n: uint64(len(p)), off: off}
 	return s
 }
 
-// give gives a slot back.
-func (q *queue) give(s *slot) {
+// release gives a slot back.
+func (q *queue) release(s *slot) {
 	s.cb.buf = nil
 	s.req.Store(nil)
 	q.free <- int(s.cb.data)
@@ -178,7 +178,7 @@ func result(res int64) (int, error) {
 // are to be read otherwise. The waiter of each that was begun is told how it
 // ended, maybe before Begin returns.
 func Begin(reqs []*Request) (n int) {
-	q := the()
+	q := processQueue()
 	if q == nil {
 		return 0
 	}
@@ -191,7 +191,7 @@ func Begin(reqs []*Request) (n int) {
 				break
 			}
 			r := reqs[n]
-			s := q.take(i, r.FD, r.P, r.Off)
+			s := q.acquire(i, r.FD, r.P, r.Off)
 			s.req.Store(r)
 			cbs = append(cbs, &s.cb)
 			n++
@@ -223,7 +223,7 @@ func (q *queue) begin(cbs []*iocb) {
 			n = 1
 			s := &q.slots[cbs[0].data]
 			w := s.req.Load().Completion
-			q.give(s)
+			q.release(s)
 			q.busy.Add(-1)
 			w.Done(0, errno, false)
 			w.BatchDone()

@@ -160,7 +160,7 @@ func TestReadsBeyondTheBoundAreMade(t *testing.T) {
 	if some.Load() < depth {
 		t.Errorf("%d reads were begun", some.Load())
 	}
-	if n := the().busy.Load(); n != 0 {
+	if n := processQueue().busy.Load(); n != 0 {
 		t.Errorf("%d reads seem to be under way", n)
 	}
 }

@@ -25,23 +25,23 @@ func Set(limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limit = limit
-	tell()
+	updateGCLimit()
 }
 
-// Outside notes that n bytes more are mapped; fewer, if it is negative.
-func Outside(n int64) {
+// AddOffHeap notes that n bytes more are mapped; fewer, if it is negative.
+func AddOffHeap(n int64) {
 	s := &state
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.outside += n
 	if s.limit < math.MaxInt64 && (s.outside-s.told >= step || s.told-s.outside >= step) {
-		tell()
+		updateGCLimit()
 	}
 }
 
-// tell gives the collector what is left, and at least a quarter: with less it
+// updateGCLimit gives the collector what is left, and at least a quarter: with less it
 // would do nothing but collect. The caller holds mu.
-func tell() {
+func updateGCLimit() {
 	s := &state
 	s.told = s.outside
 	debug.SetMemoryLimit(max(s.limit-s.outside, s.limit/4))

@@ -15,13 +15,13 @@ import (
 // (Take), as long as he does (Leave): then nobody is woken. The goroutine
 // looks after him now and then, so nothing depends on it that he comes back.
 
-// takerPause is how long the goroutine leaves to somebody else what has
+// pollerPause is how long the goroutine leaves to somebody else what has
 // completed.
-const takerPause = 2 * time.Millisecond
+const pollerPause = 2 * time.Millisecond
 
-// taker is somebody else who takes what has completed.
-type taker struct {
-	is     atomic.Bool   // there is one
+// poller is somebody else who takes what has completed.
+type poller struct {
+	active atomic.Bool   // there is one
 	parked atomic.Bool   // the goroutine leaves it to him
 	wake   chan struct{} // the goroutine; has room for one
 
@@ -35,36 +35,36 @@ type completions struct {
 	begun  [depth]*Request
 }
 
-// Take takes what has completed, if there is something, tells those whose reads
+// Poll takes what has completed, if there is something, tells those whose reads
 // those were, and reports whether there were any. It does not wait. Until Leave
 // is called, nobody else does so, but for a look now and then.
-func Take() bool {
-	q := made.Load()
+func Poll() bool {
+	q := created.Load()
 	if q == nil {
 		return false
 	}
-	if !q.taker.is.Load() {
-		q.taker.is.Store(true)
+	if !q.poller.active.Load() {
+		q.poller.active.Store(true)
 	}
-	if q.busy.Load() == 0 || !q.taker.mu.TryLock() {
+	if q.busy.Load() == 0 || !q.poller.mu.TryLock() {
 		return false
 	}
-	defer q.taker.mu.Unlock()
-	return q.look(&q.taker.completions)
+	defer q.poller.mu.Unlock()
+	return q.poll(&q.poller.completions)
 }
 
-// Leave ends what Take began.
-func Leave() {
-	q := made.Load()
-	if q == nil || !q.taker.is.Load() {
+// StopPolling ends what Take began.
+func StopPolling() {
+	q := created.Load()
+	if q == nil || !q.poller.active.Load() {
 		return
 	}
-	q.taker.is.Store(false)
-	if !q.taker.parked.Load() {
+	q.poller.active.Store(false)
+	if !q.poller.parked.Load() {
 		return
 	}
 	select {
-	case q.taker.wake <- struct{}{}:
+	case q.poller.wake <- struct{}{}:
 	default:
 	}
 }
@@ -72,40 +72,40 @@ func Leave() {
 // reap takes what has completed, as long as the process lives.
 func (q *queue) reap() {
 	var c completions
-	timer := time.NewTimer(takerPause)
+	timer := time.NewTimer(pollerPause)
 	for {
-		if !q.taker.is.Load() {
+		if !q.poller.active.Load() {
 			if n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, q.ctx, 1, depth, uintptr(unsafe.Pointer(&c.events[0])), 0, 0); errno == 0 {
-				q.tell(&c, int(n))
+				q.completeAll(&c, int(n))
 			} // else EINTR: nothing else is possible
 			continue
 		}
-		q.taker.parked.Store(true)
-		if q.taker.is.Load() { // else he may not have seen that he is relied on
-			timer.Reset(takerPause)
+		q.poller.parked.Store(true)
+		if q.poller.active.Load() { // else he may not have seen that he is relied on
+			timer.Reset(pollerPause)
 			select {
-			case <-q.taker.wake:
+			case <-q.poller.wake:
 			case <-timer.C:
-				q.look(&c)
+				q.poll(&c)
 			}
 		}
-		q.taker.parked.Store(false)
+		q.poller.parked.Store(false)
 	}
 }
 
-// look takes what has completed without waiting for it.
-func (q *queue) look(c *completions) bool {
+// poll takes what has completed without waiting for it.
+func (q *queue) poll(c *completions) bool {
 	var none unix.Timespec
 	n, _, errno := unix.RawSyscall6(unix.SYS_IO_GETEVENTS, q.ctx, 0, depth, uintptr(unsafe.Pointer(&c.events[0])), uintptr(unsafe.Pointer(&none)), 0)
 	if errno != 0 || n == 0 {
 		return false
 	}
-	q.tell(c, int(n))
+	q.completeAll(c, int(n))
 	return true
 }
 
-// tell tells those whose reads have completed, the first n of c.
-func (q *queue) tell(c *completions, n int) {
+// completeAll tells those whose reads have completed, the first n of c.
+func (q *queue) completeAll(c *completions, n int) {
 	waited, calls := false, 0
 	for i := range c.events[:n] {
 		e := &c.events[i]
@@ -118,7 +118,7 @@ func (q *queue) tell(c *completions, n int) {
 		}
 		c.begun[calls], c.events[calls].res = r, e.res
 		calls++
-		q.give(s)
+		q.release(s)
 	}
 	q.busy.Add(-int32(calls))
 	for i, r := range c.begun[:calls] {

@@ -32,36 +32,36 @@ func TestCollectorIsReplacedAndResumes(t *testing.T) {
 			t.Fatalf("%d of %d reads were begun", k, n)
 		}
 	}
-	defer Leave()
+	defer StopPolling()
 	for taken, deadline := 0, time.Now().Add(20*time.Second); taken < 100; {
 		if time.Now().After(deadline) {
 			t.Fatalf("only %d times something was taken", taken)
 		}
 		begin(16)
-		for the().busy.Load() > 0 {
-			if Take() {
+		for processQueue().busy.Load() > 0 {
+			if Poll() {
 				taken++
 			}
 		}
 		end.Wait()
 	}
 
-	Take() // and no more
+	Poll() // and no more
 	for range 4 {
 		begin(16)
 		end.Wait()
 	}
-	if !the().taker.is.Load() {
+	if !processQueue().poller.active.Load() {
 		t.Error("he that did not come back is not expected any more")
 	}
 
-	Leave()
+	StopPolling()
 	begin(16)
 	end.Wait()
-	if Take(); !the().taker.is.Load() {
+	if Poll(); !processQueue().poller.active.Load() {
 		t.Error("nobody is expected to come back")
 	}
-	Leave()
+	StopPolling()
 }
 
 // TestCollectorsComeAndGo has some come and go while others begin reads and wait for some.
@@ -76,9 +76,9 @@ func TestCollectorsComeAndGo(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(g), 4))
 			for !stop.Load() {
 				for range rng.IntN(100) {
-					Take()
+					Poll()
 				}
-				Leave()
+				StopPolling()
 			}
 		})
 	}
@@ -104,23 +104,23 @@ func TestCollectorsComeAndGo(t *testing.T) {
 	begun.Wait()
 	stop.Store(true)
 	takers.Wait()
-	if n := the().busy.Load(); n != 0 {
+	if n := processQueue().busy.Load(); n != 0 {
 		t.Errorf("%d reads seem to be under way", n)
 	}
 }
 
 // TestTakeNothing asks where nothing was ever read, or nothing is under way.
 func TestTakeNothing(t *testing.T) {
-	if Take() {
+	if Poll() {
 		t.Error("took what nobody began")
 	}
-	Leave()
+	StopPolling()
 	fd := open(t, make([]byte, Align))
 	if n, err := unix.Pread(fd, aligned(Align), 0); n != Align || err != nil {
 		t.Fatal(n, err)
 	}
-	if Take() {
+	if Poll() {
 		t.Error("took what nobody began")
 	}
-	Leave()
+	StopPolling()
 }
