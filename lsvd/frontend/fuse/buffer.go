@@ -58,14 +58,14 @@ func (b *buffer) unmap() {
 	unix.Munmap(b.mem)
 }
 
-// moreBuffers is how many buffers there are besides one for each reader: for
+// extraBuffers is how many buffers there are besides one for each reader: for
 // writes that are queued while readers are parked. If they are not enough, a
 // reader waits for its write.
-const moreBuffers = 32
+const extraBuffers = 32
 
-// take returns a buffer that nobody uses, or a new one; nil without an error
+// getBuffer returns a buffer that nobody uses, or a new one; nil without an error
 // if there are as many as there may be.
-func (c *Conn) take() (*buffer, error) {
+func (c *Conn) getBuffer() (*buffer, error) {
 	c.bufMu.Lock()
 	defer c.bufMu.Unlock()
 	if n := len(c.spare); n > 0 {
@@ -74,7 +74,7 @@ func (c *Conn) take() (*buffer, error) {
 		c.leastSpare = min(c.leastSpare, n-1)
 		return b, nil
 	}
-	if c.buffers >= c.opts.Readers+moreBuffers {
+	if c.buffers >= c.opts.Readers+extraBuffers {
 		return nil, nil
 	}
 	b, err := newBuffer(c)
@@ -84,8 +84,8 @@ func (c *Conn) take() (*buffer, error) {
 	return b, err
 }
 
-// give returns a buffer.
-func (c *Conn) give(b *buffer) {
+// putBuffer returns a buffer.
+func (c *Conn) putBuffer(b *buffer) {
 	c.bufMu.Lock()
 	c.spare = append(c.spare, b)
 	c.bufMu.Unlock()

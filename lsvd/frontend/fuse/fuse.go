@@ -91,25 +91,25 @@ type Conn struct {
 	fd      int
 	resumed bool
 
-	disk      lsvd.Disk
-	queuer    lsvd.Queuer  // the disk, if it is one
-	flusher   lsvd.Flusher // the same
-	reader    lsvd.Reader  // the same
-	serving   context.Context
-	idle      atomic.Int64 // readers that wait in the kernel, plus stopped
-	stopping  atomic.Bool
-	poker     atomic.Int64 // the thread that wakes readers to stop
-	brief     atomic.Int64 // readers that carry out writes
-	streak    streak
-	gathering atomic.Bool // the only reader gathers requests
-	memory    luck
-	told      told
-	reading   atomic.Int64 // reads that were taken and not answered
-	doing     atomic.Int64 // readers that carry out requests, but flushes
-	rate      rate
-	watch     watch
-	writes    sync.WaitGroup // writes and reads taken and not answered, and joined flushes
-	answers   answers
+	disk       lsvd.Disk
+	queuer     lsvd.Queuer  // the disk, if it is one
+	flusher    lsvd.Flusher // the same
+	reader     lsvd.Reader  // the same
+	serving    context.Context
+	idle       atomic.Int64 // readers that wait in the kernel, plus stopped
+	stopping   atomic.Bool
+	stopThread atomic.Int64 // the thread that wakes readers to stop
+	writing    atomic.Int64 // readers that carry out writes
+	smallRun   smallRequestRun
+	batching   atomic.Bool // the only reader gathers requests
+	hits       hitPredictor
+	replies    readyReplies
+	reading    atomic.Int64 // reads that were taken and not answered
+	doing      atomic.Int64 // readers that carry out requests, but flushes
+	rate       arrivalRate
+	stall      stallTimer
+	writes     sync.WaitGroup // writes and reads taken and not answered, and joined flushes
+	answers    answers
 
 	bufMu      sync.Mutex
 	spare      []*buffer // last in first out
@@ -193,8 +193,8 @@ func (c *Conn) Serve(ctx context.Context, disk lsvd.Disk) error {
 			return err
 		}
 	}
-	c.watch.timer = time.AfterFunc(watchInterval, c.look)
-	defer c.watch.timer.Stop()
+	c.stall.timer = time.AfterFunc(stallInterval, c.checkStall)
+	defer c.stall.timer.Stop()
 	c.mu.Lock()
 	for range c.opts.Idle {
 		c.start()

@@ -31,26 +31,26 @@ func (r *reader) handle(n int, last bool) bool {
 	}
 	in, more := r.head[inHead:min(n, len(r.head))], max(n-len(r.head), 0)
 	switch {
-	case h.op == opWrite && r.queue(h, in, more):
+	case h.op == opWrite && r.queueWrite(h, in, more):
 		c.commit(last)
 		return false
 	case h.op == opRead && r.readCached(in):
-		c.streak.quick()
+		c.smallRun.extend()
 		r.out = r.out[:outHead]
 		r.finish(h.unique, r.data[:r.size], 0)
 		return false
-	case h.op == opRead && (c.doing.Load() > 1 || c.reading.Load() > 0) && r.takeRead(h, in):
+	case h.op == opRead && (c.doing.Load() > 1 || c.reading.Load() > 0) && r.queueRead(h, in):
 		c.beginReads()
 		return false
 	case h.op == opFsync && c.join(h):
-		c.streak.end()
+		c.smallRun.end()
 		return false
 	}
-	c.streak.end()
+	c.smallRun.end()
 	if last {
-		c.leave()
+		c.lastReaderLeaves()
 	}
-	poke := h.op == opStatfs && int64(h.pid) == c.poker.Load() // before the answer: then the next thread pokes
+	poke := h.op == opStatfs && int64(h.pid) == c.stopThread.Load() // before the answer: then the next thread pokes
 	return r.carryOut(h, in, more) && poke
 }
 

@@ -42,25 +42,25 @@ const (
 // polling is whether a reader of the process may look for requests.
 var polling struct {
 	taken atomic.Bool // by the one that does; the rest belongs to it
-	pace  pace
+	pace  pollBudget
 }
 
-// pace is when to look for requests.
-type pace struct {
+// pollBudget is when to look for requests.
+type pollBudget struct {
 	found int           // requests, less what they have cost
 	off   time.Duration // how long it left off last
 	until time.Time
 }
 
 // got notes that a request was found.
-func (p *pace) got() {
+func (p *pollBudget) got() {
 	if p.found++; p.found >= pollCreditMost {
 		p.found, p.off = pollCreditMost, 0
 	}
 }
 
 // lost notes that somebody else had the processor, until now, for a time d.
-func (p *pace) lost(now time.Time, d time.Duration) {
+func (p *pollBudget) lost(now time.Time, d time.Duration) {
 	if p.found -= int(d / pollGain); p.found >= -pollCredit {
 		return
 	}
@@ -68,11 +68,11 @@ func (p *pace) lost(now time.Time, d time.Duration) {
 	p.until = now.Add(p.off)
 }
 
-// rate is how closely the requests of a connection follow each other.
-type rate struct{ short atomic.Int32 }
+// arrivalRate is how closely the requests of a connection follow each other.
+type arrivalRate struct{ short atomic.Int32 }
 
 // waited notes how long a request was waited for.
-func (r *rate) waited(d time.Duration) {
+func (r *arrivalRate) waited(d time.Duration) {
 	switch n := r.short.Load(); {
 	case d > pollMost:
 		r.short.Store(max(n-2, 0))
@@ -81,17 +81,17 @@ func (r *rate) waited(d time.Duration) {
 	}
 }
 
-// crowd notes that a request came while another was being carried out.
-func (r *rate) crowd() { r.short.Store(0) }
+// overlap notes that a request came while another was being carried out.
+func (r *arrivalRate) overlap() { r.short.Store(0) }
 
-func (r *rate) high() bool { return r.short.Load() >= pollAfter }
+func (r *arrivalRate) high() bool { return r.short.Load() >= pollAfter }
 
 // poll looks for a request, for a while from began on, if that is of use.
 // Meanwhile the reader takes reads that have completed, for which nobody has to
 // be woken then. If it has found a request, it remains the one that looks.
 func (r *reader) poll(began time.Time) {
-	if !r.looks(began) {
-		r.away()
+	if !r.mayPoll(began) {
+		r.stopPolling()
 		return
 	}
 	p := &polling.pace
@@ -119,11 +119,11 @@ func (r *reader) poll(began time.Time) {
 		}
 		was = now
 	}
-	r.away()
+	r.stopPolling()
 }
 
-// looks reports whether the reader shall look for requests now.
-func (r *reader) looks(now time.Time) bool {
+// mayPoll reports whether the reader shall look for requests now.
+func (r *reader) mayPoll(now time.Time) bool {
 	c := r.c
 	if !c.rate.high() || c.doing.Load() > 0 || runtime.NumCPU() == 1 {
 		return false
@@ -132,8 +132,8 @@ func (r *reader) looks(now time.Time) bool {
 	return r.looking && !now.Before(polling.pace.until)
 }
 
-// away must follow when the reader may be away for some time.
-func (r *reader) away() {
+// stopPolling must follow when the reader may be away for some time.
+func (r *reader) stopPolling() {
 	if r.looking {
 		r.looking = false
 		aio.StopPolling()

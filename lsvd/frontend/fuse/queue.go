@@ -14,14 +14,14 @@ import (
 // who carries it out answers. Where they come after every write, who wrote
 // begins the flush before it is asked for.
 
-// queue has the disk take the write of h, and reports false if it cannot do
+// queueWrite has the disk take the write of h, and reports false if it cannot do
 // so. n is how long it is; commit must follow.
-func (r *reader) queue(h head, in []byte, n int) bool {
+func (r *reader) queueWrite(h head, in []byte, n int) bool {
 	c := r.c
 	if c.queuer == nil || len(in) < arguments[opWrite] || n != int(ne.Uint32(in[16:])) {
 		return false
 	}
-	next, _ := c.take() // without memory there is the way that waits
+	next, _ := c.getBuffer() // without memory there is the way that waits
 	if next == nil {
 		return false
 	}
@@ -30,14 +30,14 @@ func (r *reader) queue(h head, in []byte, n int) bool {
 	c.writes.Add(1)
 	if !c.queuer.Queue(b.data[:n], int64(ne.Uint64(in[8:])), b) {
 		c.writes.Done()
-		c.give(next)
+		c.putBuffer(next)
 		return false
 	}
 	r.buffer = next
 	if n <= smallRequest {
-		c.streak.quick()
+		c.smallRun.extend()
 	} else {
-		c.others()
+		c.largeRequest()
 	}
 	return true
 }
@@ -45,15 +45,15 @@ func (r *reader) queue(h head, in []byte, n int) bool {
 // commit has the disk carry out what was queued; last says that no other
 // reader waits in the kernel.
 func (c *Conn) commit(last bool) {
-	c.brief.Add(1)
+	c.writing.Add(1)
 	if last {
-		c.watch.arm()
+		c.stall.arm()
 	}
 	c.queuer.Commit()
-	c.back()
+	c.writerReturns()
 	if c.flusher != nil && c.flusher.FlushLikely() {
 		if c.idle.Load() == 0 {
-			c.more() // for the one who will ask
+			c.wakeReader() // for the one who will ask
 		}
 		c.doing.Add(-1)
 		c.flusher.FlushEarly()
@@ -68,21 +68,21 @@ func (c *Conn) join(h head) bool {
 		return false
 	}
 	c.writes.Add(1)
-	if !c.flusher.Join(&joined{c: c, unique: h.unique}) {
+	if !c.flusher.Join(&joinedFlush{c: c, unique: h.unique}) {
 		c.writes.Done()
 		return false
 	}
 	return true
 }
 
-// joined is a flush that somebody else carries out.
-type joined struct {
+// joinedFlush is a flush that somebody else carries out.
+type joinedFlush struct {
 	c      *Conn
 	unique uint64
 }
 
 // Done answers the flush.
-func (j *joined) Done(err error, _ bool) {
+func (j *joinedFlush) Done(err error, _ bool) {
 	b := buffer{c: j.c, out: make([]byte, outHead)}
 	if err == nil {
 		b.finish(j.unique, nil, 0)
@@ -93,7 +93,7 @@ func (j *joined) Done(err error, _ bool) {
 }
 
 // BatchDone implements [lsvd.Waiter].
-func (j *joined) BatchDone() { j.c.writes.Done() }
+func (j *joinedFlush) BatchDone() { j.c.writes.Done() }
 
 // Done answers a write that was queued, or a read.
 func (b *buffer) Done(err error, more bool) {
@@ -133,6 +133,6 @@ func (b *buffer) BatchDone() {
 	if b.read {
 		c.reading.Add(-1)
 	}
-	c.give(b)
+	c.putBuffer(b)
 	c.writes.Done()
 }

@@ -33,7 +33,7 @@ type reader struct {
 
 // start starts a reader. The caller holds mu.
 func (c *Conn) start() {
-	b, err := c.take()
+	b, err := c.getBuffer()
 	if b == nil {
 		if c.total == 0 {
 			c.failed(err)
@@ -44,8 +44,8 @@ func (c *Conn) start() {
 	go (&reader{buffer: b, wake: make(chan struct{}, 1)}).run()
 }
 
-// more sends a reader to the kernel, unless all have ended.
-func (c *Conn) more() {
+// wakeReader sends a reader to the kernel, unless all have ended.
+func (c *Conn) wakeReader() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := len(c.parked); n > 0 {
@@ -67,7 +67,7 @@ func (c *Conn) failed(err error) {
 func (r *reader) run() {
 	c := r.c
 	ended, err := r.loop()
-	c.give(r.buffer)
+	c.putBuffer(r.buffer)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -90,11 +90,11 @@ func (r *reader) loop() (ended bool, err error) {
 		n := int(c.idle.Add(1))
 		if n > stopped {
 			c.idle.Add(-1)
-			r.away()
+			r.stopPolling()
 			return false, nil
 		}
 		if n > c.enough() {
-			r.away()
+			r.stopPolling()
 			switch r.park() {
 			case woken:
 				continue
@@ -112,19 +112,19 @@ func (r *reader) loop() (ended bool, err error) {
 			queued := false
 			if !counted {
 				if errno == 0 {
-					n, queued = r.gather(n)
+					n, queued = r.batchRequests(n)
 				}
 				left := c.idle.Add(-1)
 				counted = left >= stopped
 				last = left == 0
 			}
 			if errno != 0 || queued || n > 0 {
-				r.away()
+				r.stopPolling()
 			}
 			switch errno {
 			case 0:
 				if c.doing.Add(1) > 1 {
-					c.rate.crowd()
+					c.rate.overlap()
 				}
 				switch {
 				case queued && n > 0: // what does not wait for a write shall not
@@ -153,16 +153,16 @@ func (r *reader) loop() (ended bool, err error) {
 
 // enough is how many readers wait in the kernel at most.
 func (c *Conn) enough() int {
-	if c.gathering.Load() || c.streak.long() {
+	if c.batching.Load() || c.smallRun.isLong() {
 		return 1
 	}
 	return c.opts.Idle
 }
 
-// others notes a request that is not small.
-func (c *Conn) others() {
-	if c.streak.end() && c.idle.Load() == 0 {
-		c.more()
+// largeRequest notes a request that is not small.
+func (c *Conn) largeRequest() {
+	if c.smallRun.end() && c.idle.Load() == 0 {
+		c.wakeReader()
 	}
 }
 
@@ -180,7 +180,7 @@ func (c *Conn) stop() {
 	inside := int(c.idle.Add(stopped)) - stopped
 	for range inside {
 		if err := aside.Do(func() error {
-			c.poker.Store(int64(unix.Gettid()))
+			c.stopThread.Store(int64(unix.Gettid()))
 			var s unix.Statfs_t
 			return unix.Statfs(c.Dir, &s)
 		}); err != nil {

@@ -18,35 +18,35 @@ import (
 const (
 	// smallRequest is how long a request may be for another one to wait while it is copied.
 	smallRequest = 16 << 10
-	// gatherMost is how many requests are gathered before they are carried out.
-	gatherMost = 32
+	// batchMost is how many requests are gathered before they are carried out.
+	batchMost = 32
 	// beginMost is how many reads are gathered before they begin: to begin many
 	// with one call costs less for each, but the first of them wait.
 	beginMost = 16
-	// tellMost is how many reads of what is in memory are answered at once, so
+	// replyBatch is how many reads of what is in memory are answered at once, so
 	// that who has asked goes on while others are read.
-	tellMost = 8
+	replyBatch = 8
 	// singleAfter is how many requests of that kind come in a row before a single reader does.
 	singleAfter = 64
 )
 
-// streak counts the small requests that need not wait since the last other one.
-type streak struct{ n atomic.Int64 }
+// smallRequestRun counts the small requests that need not wait since the last other one.
+type smallRequestRun struct{ n atomic.Int64 }
 
-// long reports whether there were so many that a single reader does.
-func (s *streak) long() bool { return s.n.Load() >= singleAfter }
+// isLong reports whether there were so many that a single reader does.
+func (s *smallRequestRun) isLong() bool { return s.n.Load() >= singleAfter }
 
-// quick notes a small request that need not wait.
-func (s *streak) quick() { s.n.Add(1) }
+// extend notes a small request that need not wait.
+func (s *smallRequestRun) extend() { s.n.Add(1) }
 
-// slow notes a small request that must wait, but not for the reader: if it is
+// shorten notes a small request that must wait, but not for the reader: if it is
 // more than one in four for a while, the streak ends.
-func (s *streak) slow() { s.n.Store(min(s.n.Load(), 2*singleAfter) - 4) }
+func (s *smallRequestRun) shorten() { s.n.Store(min(s.n.Load(), 2*singleAfter) - 4) }
 
 // end notes another request, and reports whether a single reader did until then.
-func (s *streak) end() bool { return s.n.Load() > 0 && s.n.Swap(0) >= singleAfter }
+func (s *smallRequestRun) end() bool { return s.n.Load() > 0 && s.n.Swap(0) >= singleAfter }
 
-// gather takes the request of n bytes that was read, and those that are there
+// batchRequests takes the request of n bytes that was read, and those that are there
 // already, if there are only small ones: it queues writes, and begins reads or
 // answers them. It returns the length of the request that is left to be handled,
 // 0 if none is, and whether commit must follow.
@@ -54,13 +54,13 @@ func (s *streak) end() bool { return s.n.Load() > 0 && s.n.Swap(0) >= singleAfte
 // The reader counts as one that waits in the kernel, and nobody else may: then
 // what it has seen there, it can read. Only if the kernel has given that request
 // up meanwhile does the reader wait, and look ends what it has taken.
-func (r *reader) gather(n int) (left int, queued bool) {
+func (r *reader) batchRequests(n int) (left int, queued bool) {
 	c := r.c
-	if !c.streak.long() {
+	if !c.smallRun.isLong() {
 		return n, false
 	}
-	c.gathering.Store(true) // before the look at idle: who comes now sees it, or is seen
-	defer c.gathering.Store(false)
+	c.batching.Store(true) // before the look at idle: who comes now sees it, or is seen
+	defer c.batching.Store(false)
 	defer c.beginReads()
 	if c.idle.Load() != 1 {
 		return n, false
@@ -72,16 +72,16 @@ func (r *reader) gather(n int) (left int, queued bool) {
 		}
 		h, in := parseHead(r.head), r.head[inHead:]
 		switch size := n - len(r.head); {
-		case h.op == opWrite && size <= smallRequest && r.queue(h, in, size):
+		case h.op == opWrite && size <= smallRequest && r.queueWrite(h, in, size):
 			queued = true
-			c.watch.arm()
-		case h.op == opRead && (r.takeRead(h, in) || r.aside(h, in)):
-			c.watch.arm()
+			c.stall.arm()
+		case h.op == opRead && (r.queueRead(h, in) || r.inBackground(h, in)):
+			c.stall.arm()
 			reads++
 		default:
 			return n, queued
 		}
-		if i == gatherMost || !ready(c.fd) {
+		if i == batchMost || !ready(c.fd) {
 			return 0, queued
 		}
 		if reads == beginMost {
@@ -106,33 +106,33 @@ var ready = func(fd int) bool {
 func (r *reader) readCached(in []byte) bool {
 	c := r.c
 	off, n, ok := smallRead(in)
-	if !ok || c.reader == nil || !c.memory.try() {
+	if !ok || c.reader == nil || !c.hits.try() {
 		return false
 	}
 	ok = c.reader.ReadCached(r.data[:n], off)
-	c.memory.note(ok)
+	c.hits.note(ok)
 	r.size = n
 	return ok
 }
 
-// aside has somebody else carry out the read h, if it is small.
-func (r *reader) aside(h head, in []byte) bool {
+// inBackground has somebody else carry out the read h, if it is small.
+func (r *reader) inBackground(h head, in []byte) bool {
 	c := r.c
 	if _, _, ok := smallRead(in); !ok || c.reader == nil {
 		return false
 	}
-	next, _ := c.take()
+	next, _ := c.getBuffer()
 	if next == nil {
 		return false
 	}
 	x := &reader{buffer: r.buffer}
 	r.buffer = next
-	c.streak.slow()
+	c.smallRun.shorten()
 	c.writes.Go(func() {
 		c.doing.Add(1)
 		x.carryOut(h, in, 0)
 		c.doing.Add(-1)
-		c.give(x.buffer)
+		c.putBuffer(x.buffer)
 	})
 	return true
 }
@@ -146,16 +146,16 @@ func smallRead(in []byte) (off int64, n int, ok bool) {
 	return off, n, off >= 0 && n > 0 && n <= smallRequest
 }
 
-// takeRead has the disk read for h without waiting, if it is small, and reports
+// queueRead has the disk read for h without waiting, if it is small, and reports
 // false if it cannot do so. The reader goes on with another buffer, and
 // beginReads must follow.
-func (r *reader) takeRead(h head, in []byte) bool {
+func (r *reader) queueRead(h head, in []byte) bool {
 	c := r.c
 	off, n, ok := smallRead(in)
 	if !ok || c.reader == nil {
 		return false
 	}
-	next, _ := c.take()
+	next, _ := c.getBuffer()
 	if next == nil {
 		return false
 	}
@@ -167,24 +167,24 @@ func (r *reader) takeRead(h head, in []byte) bool {
 	case lsvd.NotQueued:
 		c.writes.Done()
 		c.reading.Add(-1)
-		c.give(next)
+		c.putBuffer(next)
 		return false
 	case lsvd.Filled:
-		c.told.mu.Lock()
-		c.told.bufs = append(c.told.bufs, b)
-		n := len(c.told.bufs)
-		c.told.mu.Unlock()
-		if n >= tellMost {
-			c.tell()
+		c.replies.mu.Lock()
+		c.replies.bufs = append(c.replies.bufs, b)
+		n := len(c.replies.bufs)
+		c.replies.mu.Unlock()
+		if n >= replyBatch {
+			c.sendReplies()
 		}
 	}
 	r.buffer = next
-	c.streak.quick()
+	c.smallRun.extend()
 	return true
 }
 
-// told are the buffers of reads that are to be answered.
-type told struct {
+// readyReplies are the buffers of reads that are to be answered.
+type readyReplies struct {
 	mu   sync.Mutex
 	bufs []*buffer
 }
@@ -195,12 +195,12 @@ func (c *Conn) beginReads() {
 		return
 	}
 	c.reader.BeginReads()
-	c.tell()
+	c.sendReplies()
 }
 
-// tell answers the reads that are done.
-func (c *Conn) tell() {
-	t := &c.told
+// sendReplies answers the reads that are done.
+func (c *Conn) sendReplies() {
+	t := &c.replies
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, b := range t.bufs {
@@ -213,28 +213,28 @@ func (c *Conn) tell() {
 	t.bufs = t.bufs[:0]
 }
 
-// luck is whether reads are likely to be answered from memory: to look there
+// hitPredictor is whether reads are likely to be answered from memory: to look there
 // in vain costs a little each time.
-type luck struct {
-	left  atomic.Int32 // tries
-	tries atomic.Uint32
+type hitPredictor struct {
+	tries   atomic.Int32 // tries
+	skipped atomic.Uint32
 }
 
 const (
-	// luckMost is how many tries one that was lucky gives at least.
-	luckMost = 16
-	// luckEvery is how often to try nevertheless.
-	luckEvery = 16
+	// predictorMost is how many tries one that was lucky gives at least.
+	predictorMost = 16
+	// predictorEvery is how often to try nevertheless.
+	predictorEvery = 16
 )
 
-func (l *luck) try() bool { return l.left.Load() > 0 || l.tries.Add(1)%luckEvery == 0 }
+func (l *hitPredictor) try() bool { return l.tries.Load() > 0 || l.skipped.Add(1)%predictorEvery == 0 }
 
-func (l *luck) note(lucky bool) {
+func (l *hitPredictor) note(lucky bool) {
 	if lucky {
-		if l.left.Load() < luckMost {
-			l.left.Store(luckMost)
+		if l.tries.Load() < predictorMost {
+			l.tries.Store(predictorMost)
 		}
-	} else if l.left.Load() > 0 {
-		l.left.Add(-1)
+	} else if l.tries.Load() > 0 {
+		l.tries.Add(-1)
 	}
 }

@@ -12,11 +12,11 @@ import (
 // it fires until nothing changes any more, and sends a reader if nobody is
 // there then. While requests come and go that costs one look per interval.
 
-// watchInterval is how long nobody waits in the kernel before somebody is sent
+// stallInterval is how long nobody waits in the kernel before somebody is sent
 // there; it is noticed within twice the time.
-const watchInterval = 2 * time.Millisecond
+const stallInterval = 2 * time.Millisecond
 
-type watch struct {
+type stallTimer struct {
 	emptied atomic.Uint64 // how often nobody was left in the kernel
 	armed   atomic.Bool
 	stalled atomic.Bool // a write takes long: nobody relies on who writes
@@ -25,54 +25,54 @@ type watch struct {
 }
 
 // arm notes that nobody is left in the kernel.
-func (w *watch) arm() {
+func (w *stallTimer) arm() {
 	w.emptied.Add(1)
 	if !w.armed.Load() && w.armed.CompareAndSwap(false, true) {
-		w.timer.Reset(watchInterval)
+		w.timer.Reset(stallInterval)
 	}
 }
 
-// leave is called by the last reader in the kernel when it may be away for
+// lastReaderLeaves is called by the last reader in the kernel when it may be away for
 // long.
-func (c *Conn) leave() {
-	if c.brief.Load() == 0 || c.watch.stalled.Load() {
-		c.more()
+func (c *Conn) lastReaderLeaves() {
+	if c.writing.Load() == 0 || c.stall.stalled.Load() {
+		c.wakeReader()
 		return
 	}
-	c.watch.arm()
+	c.stall.arm()
 }
 
-// back ends what counts in brief.
-func (c *Conn) back() {
-	if c.brief.Add(-1) == 0 && c.watch.stalled.Load() {
-		c.watch.stalled.Store(false)
+// writerReturns ends what counts in brief.
+func (c *Conn) writerReturns() {
+	if c.writing.Add(-1) == 0 && c.stall.stalled.Load() {
+		c.stall.stalled.Store(false)
 	}
 }
 
-// look is what the timer does.
-func (c *Conn) look() {
-	w := &c.watch
+// checkStall is what the timer does.
+func (c *Conn) checkStall() {
+	w := &c.stall
 	n := w.emptied.Load()
 	if n != w.seen {
 		w.seen = n
-		w.timer.Reset(watchInterval)
+		w.timer.Reset(stallInterval)
 		return
 	}
-	if c.gathering.Load() { // it waits, for a request that was given up
-		go c.end()
+	if c.batching.Load() { // it waits, for a request that was given up
+		go c.finishBatch()
 	}
 	if c.idle.Load() == 0 {
-		w.stalled.Store(c.brief.Load() > 0)
-		c.more()
+		w.stalled.Store(c.writing.Load() > 0)
+		c.wakeReader()
 	}
 	w.armed.Store(false)
 	if w.emptied.Load() != n && w.armed.CompareAndSwap(false, true) {
-		w.timer.Reset(watchInterval)
+		w.timer.Reset(stallInterval)
 	}
 }
 
-// end carries out what the only reader has gathered.
-func (c *Conn) end() {
+// finishBatch carries out what the only reader has gathered.
+func (c *Conn) finishBatch() {
 	c.beginReads()
 	if c.queuer != nil {
 		c.queuer.Commit()

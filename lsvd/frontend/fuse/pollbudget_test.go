@@ -9,7 +9,7 @@ import (
 // more than what is found is worth, and begins anew once it was worth it.
 func TestPollingPausesUnderOtherLoad(t *testing.T) {
 	now := time.Unix(1000, 0)
-	var p pace
+	var p pollBudget
 	lose := func(d time.Duration) time.Duration {
 		p.lost(now, d)
 		return p.until.Sub(now)
@@ -37,7 +37,7 @@ func TestPollingPausesUnderOtherLoad(t *testing.T) {
 // TestShortWaitsMakeCloseRequests: requests follow each other closely after so many short waits, until
 // more than every third is long, or several are carried out at a time.
 func TestShortWaitsMakeCloseRequests(t *testing.T) {
-	var r rate
+	var r arrivalRate
 	after := func(short, long int) bool {
 		for range long {
 			r.waited(2 * pollMost)
@@ -63,7 +63,7 @@ func TestShortWaitsMakeCloseRequests(t *testing.T) {
 		t.Error("goes on though every second wait is long")
 	}
 	after(4*pollAfter, 0)
-	if r.crowd(); r.high() {
+	if r.overlap(); r.high() {
 		t.Error("goes on though several are carried out at a time")
 	}
 }
