@@ -121,7 +121,7 @@ func TestDiskCacheClosed(t *testing.T) {
 // without the caller, whole frames and single blocks; not what needs more.
 func TestQueueRead(t *testing.T) {
 	const size = 4 << 20
-	r := newRig(t, size)
+	r := newFixture(t, size)
 	r.opts.CacheBytes = 1 << 20
 	d := r.open()
 	content := make([]byte, size)
@@ -187,7 +187,7 @@ func TestQueueRead(t *testing.T) {
 // known, and damage is told.
 func TestLocalStoreIsReadByBlock(t *testing.T) {
 	const size = 4 << 20
-	r := newRig(t, size)
+	r := newFixture(t, size)
 	r.opts.CacheBytes = 1
 	d := r.open()
 	content := make([]byte, size)

@@ -14,7 +14,7 @@ import (
 // whatever random reads came before.
 func TestStreamOverScatteredBlocks(t *testing.T) {
 	const size, step, depth = 32 << 20, 1 << 20, 8
-	r := newRig(t, size)
+	r := newFixture(t, size)
 	r.opts.CacheBytes, r.opts.CutBytes, r.opts.GCRatio = 24<<20, 1<<20, 100
 	d := r.open()
 	content := make([]byte, size)

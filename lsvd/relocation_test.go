@@ -17,7 +17,7 @@ import (
 // at once, and if one frame cannot be read, moves what the others have.
 func TestGCMovesScatteredBlocks(t *testing.T) {
 	const size = 8 << 20
-	r := newRig(t, size)
+	r := newFixture(t, size)
 	dir := t.TempDir()
 	var err error
 	if r.st, err = dirstore.Open(dir); err != nil {
