@@ -193,6 +193,7 @@ func (c *Conn) Serve(ctx context.Context, disk lsvd.Disk) error {
 			return err
 		}
 	}
+	c.stall.armed.Store(true) // the timer runs: arm must not start it again
 	c.stall.timer = time.AfterFunc(stallInterval, c.checkStall)
 	defer c.stall.timer.Stop()
 	c.mu.Lock()
