@@ -54,7 +54,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/internal/aside"
+	"miren.dev/runtime/lsvd/internal/isolatedthread"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -231,7 +231,7 @@ func (c *Conn) Close() error { return c.file.Close() }
 // Unmount ends the connection of the mount on dir, so that whoever waits for
 // it gets an error at once, and takes the mount away, whoever still uses it.
 func Unmount(dir string) error {
-	err := aside.Do(func() error {
+	err := isolatedthread.Do(func() error {
 		// MNT_FORCE ends the connection whether or not the mount is busy.
 		return unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	})

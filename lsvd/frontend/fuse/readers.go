@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/internal/aside"
+	"miren.dev/runtime/lsvd/internal/isolatedthread"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -179,7 +179,7 @@ func (c *Conn) stop() {
 	c.mu.Unlock()
 	inside := int(c.idle.Add(stopped)) - stopped
 	for range inside {
-		if err := aside.Do(func() error {
+		if err := isolatedthread.Do(func() error {
 			c.stopThread.Store(int64(unix.Gettid()))
 			var s unix.Statfs_t
 			return unix.Statfs(c.Dir, &s)

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/internal/aside"
+	"miren.dev/runtime/lsvd/internal/isolatedthread"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Whatever waits for the disk is done aside: this process serves it.
+// System calls that may wait for the disk run on an isolated thread: this process serves the disk.
 
 const (
 	loopMajor = 7
@@ -42,7 +42,7 @@ func configureLoop(ctx context.Context, path, name string) (int, error) {
 	defer loopMu.Unlock()
 	for {
 		n := -1
-		err := aside.Do(func() (err error) {
+		err := isolatedthread.Do(func() (err error) {
 			n, err = tryLoop(path, name)
 			return err
 		})
@@ -163,7 +163,7 @@ func clearLoop(ctx context.Context, n int, name string) error {
 	settle, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	if err := until(settle, func() (bool, error) {
-		err := aside.Do(func() error {
+		err := isolatedthread.Do(func() error {
 			fd, err := openLoop(n, unix.O_RDWR|unix.O_EXCL)
 			if err != nil {
 				return err
@@ -190,7 +190,7 @@ func forceLoop(n int, name string) error {
 	if b, err := backing(n); err != nil || b != name {
 		return err
 	}
-	err := aside.Do(func() error {
+	err := isolatedthread.Do(func() error {
 		fd, err := openLoop(n, unix.O_RDONLY)
 		if err != nil {
 			return err
@@ -205,7 +205,7 @@ func forceLoop(n int, name string) error {
 
 // resizeLoop has the kernel look how large the file is now.
 func resizeLoop(n int, path string) error {
-	return aside.Do(func() error {
+	return isolatedthread.Do(func() error {
 		var st unix.Statx_t
 		if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_FORCE_SYNC, unix.STATX_SIZE, &st); err != nil {
 			return errs.Wrap(err, "stat %s", path)

@@ -1,12 +1,11 @@
-// Package aside makes system calls that may have to wait for this very
+// Package isolatedthread makes system calls that may have to wait for this very
 // process, such as opening a file that it serves through FUSE.
 //
-// If the process is killed while one of its threads waits for an answer of its
-// own, that thread cannot end before the connection does, and the connection
-// does not end while a thread holds its file: nobody could end either. So the
-// calls are made by a thread with a file table of its own, in which nothing is
-// open that the process has open. It holds no lock and no connection up.
-package aside
+// A killed process can hang in such a call. Its thread does not end before the
+// FUSE connection ends, and the connection does not end while a thread of the
+// process has its file open. So the calls are made by a thread with a file
+// table of its own, in which no file of the process is open.
+package isolatedthread
 
 import (
 	"os"
@@ -39,12 +38,12 @@ func run(done chan error, f func() error) {
 		done <- err
 		return
 	}
-	done <- apart(f)
+	done <- isolate(f)
 }
 
-func apart(f func() error) error {
+func isolate(f func() error) error {
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
-		return errs.Wrap(err, "set a thread apart")
+		return errs.Wrap(err, "isolate a thread")
 	}
 	opened, err := open()
 	if err != nil {
