@@ -2,27 +2,28 @@ package lsvd
 
 import "sync/atomic"
 
-// admission decides how many of the chances to bring in more than was asked for
-// are taken: as long as it pays, all; else one in 2, 4, ... 32, so that what
-// is in memory stays longer and has more chances to pay.
+// admission is the admission policy of the read cache. It decides which misses
+// bring a whole frame into memory though a read needs only some of it: all of
+// them as long as that pays, else one in 2, 4, ... 32, so that the frames in
+// memory stay longer and give more hits.
 type admission struct {
 	shift   atomic.Uint32
 	chances atomic.Uint32
 	score   atomic.Int32
-	minHits int // hits that bringing in one frame must give
+	minHits int // hits that an admitted frame must give
 }
 
-// maxShift keeps one in 32, which notices when times change.
+// maxShift admits one miss in 32 at least, which notices a change of the load.
 const maxShift = 5
 
-// admit reports whether this chance is taken. It does not depend on luck, so
-// that a simulation repeats itself.
+// admit reports whether this miss is admitted. It is deterministic, so that a
+// simulation repeats itself.
 func (t *admission) admit() bool {
 	shift := t.shift.Load()
 	return shift == 0 || t.chances.Add(1)&(1<<shift-1) == 0
 }
 
-// recordHits notes how many hits a frame gave that is now evicted.
+// recordHits records how many hits an evicted frame gave.
 func (t *admission) recordHits(hits int) {
 	d := int32(-1)
 	if hits >= t.minHits {
@@ -47,8 +48,9 @@ func (t *admission) adjust(d int32) {
 	}
 }
 
-// readAround is how many frames around the one asked for are fetched from a store
-// that is remote: 4 as long as a fifth of them is read before it is evicted.
+// readAround is the read-around policy: how many frames around a missing one are
+// fetched from a remote store. It is 4 as long as a fifth of them is read before
+// it is evicted.
 type readAround struct {
 	admission
 	good, bad atomic.Int64

@@ -161,7 +161,7 @@ func (d *Device) noteRead(lba, n uint64, missed, busy bool) bool {
 		}
 		pieces, g, err := d.locate(c.ctx, from, to-from, nil)
 		if err != nil {
-			return // who reads there sees it
+			return // a read of these blocks reports the error
 		}
 		// Segments may be deleted while they are read ahead; then that fails.
 		g.exit()
@@ -202,7 +202,7 @@ func (c *cache) localReads(j job) (reads []*localRead) {
 }
 
 // planPrefetch adds the frames with n blocks of a segment that are in no tier that is
-// fast, as long as there is room for what nobody asked for yet.
+// fast, as long as there is room for prefetched bytes.
 func (c *cache) planPrefetch(jobs []job, x part, n uint64, busy bool) []job {
 	var src *source
 	if c.local != nil {

@@ -52,7 +52,7 @@ func (d *Device) evictIfOver() {
 	}
 }
 
-// pin keeps leaves loaded until unpin, for one who needs several at once.
+// pin keeps leaves loaded until unpin, for a caller that needs several at once.
 func (d *Device) pin() {
 	d.mu.Lock()
 	d.pins++

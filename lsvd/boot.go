@@ -29,7 +29,7 @@ const (
 	bootTime   = time.Minute // how long a disk is watched
 	bootFrames = 16          // most frames that are brought by one request
 	bootLimit  = 16          // requests at once
-	bootYield  = 4           // of these, while somebody waits for another one
+	bootYield  = 4           // of these, while a read waits for another one
 )
 
 // recorder notes what is read first.
@@ -47,7 +47,7 @@ type recorder struct {
 	old     []boot.Piece // the list that the manifest had
 	damaged bool         // which was of no use
 
-	// Of who holds pub.
+	// Under pub.
 	ref  *name.Ref // stored, not yet in the manifest
 	next uint64    // number of the next one
 }
@@ -298,7 +298,7 @@ func (d *Device) framesOf(list []boot.Piece, most int) []frameRange {
 			}
 			pieces, g, err := d.locate(d.cache.ctx, lba, uint64(n), nil)
 			if err != nil {
-				continue // who reads there sees it
+				continue // a read of these blocks reports the error
 			}
 			g.exit()
 			for _, x := range pieces {

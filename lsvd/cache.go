@@ -44,13 +44,13 @@ type cache struct {
 	keeping    sync.Mutex // held while indexes come and go; others are taken under it
 	borrowed   int64      // what frames have of the room of indexes; under keeping
 	admission  admission  // whole frames from local tiers
-	readAround readAround // frames that nobody asked for
+	readAround readAround // how much is fetched around a missing frame
 
-	ctx      context.Context // of what nobody waits for
+	ctx      context.Context // of fetches in the background
 	stop     context.CancelFunc
 	fetches  sync.WaitGroup
-	inFlight atomic.Int64 // bytes on their way that nobody asked for
-	asking   atomic.Int32 // reads that wait for what nobody had asked for before
+	inFlight atomic.Int64 // bytes of prefetches under way
+	asking   atomic.Int32 // reads that wait for a fetch of their own
 
 	storeReads, storeBytes, diskHits, aheadBytes atomic.Int64
 }
@@ -71,7 +71,7 @@ func newCache(st store.Store, disk *diskcache.Cache, opts Options) *cache {
 	return c
 }
 
-// close ends what is under way for nobody. No reads may come.
+// close ends the fetches in the background. No reads may come.
 func (c *cache) close() {
 	c.stop()
 	c.fetches.Wait()

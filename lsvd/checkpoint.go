@@ -85,7 +85,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 			d.garbage = append(d.garbage, r)
 		}
 	}
-	d.waitForReaders() // nobody reads pages where they were
+	d.waitForReaders() // no reader uses the old places of the pages
 	if err := d.deleteGarbage(ctx); err != nil {
 		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 	}

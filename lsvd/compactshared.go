@@ -25,7 +25,7 @@ type shared struct {
 	live    uint64 // blocks of pieces
 }
 
-// mostShared is how many blocks CompactTogether moves at most.
+// mostShared is how many blocks CompactShared copies at most.
 const mostShared = 256 << 20 / BlockSize
 
 // CompactShared empties segments that several of the open disks share, each
@@ -42,7 +42,7 @@ const mostShared = 256 << 20 / BlockSize
 // from deleting it. So all name the new segment in their manifests before the
 // map of any uses it, and then its maker writes its manifest once more: were it
 // not the owner of its volume any more, and the segment maybe dropped and
-// deleted before the others named it, that would fail. Afterwards whoever drops
+// deleted before the others named it, that would fail. Afterwards a disk that drops
 // the segment finds the others' manifests.
 func CompactShared(ctx context.Context, ratio float64, disks ...*Device) (int, error) {
 	all := slices.Clone(disks)
@@ -312,7 +312,7 @@ func (d *Device) emptyShared(ctx context.Context, all []*batch) (int, error) {
 				return err
 			}
 		}
-		return d.replace(ctx, d.man.Clone()) // see CompactTogether
+		return d.replace(ctx, d.man.Clone()) // see CompactShared
 	})
 	if err != nil {
 		for _, b := range all {

@@ -130,10 +130,10 @@ func (c *clones) whole(what string, kept bool) {
 	}
 }
 
-// TestCompactTogether: what several disks share is stored once, without what
+// TestCompactShared: what several disks share is stored once, without what
 // none of them uses; a disk in another store, and one that a snapshot or
 // another volume shares, are left alone.
-func TestCompactTogether(t *testing.T) {
+func TestCompactShared(t *testing.T) {
 	mem := &store.Mem{}
 	c := newClones(t, 1, mem, mem)
 	ctx := t.Context()
@@ -165,10 +165,10 @@ func TestCompactTogether(t *testing.T) {
 	c.whole("compacted", false)
 }
 
-// TestCompactTogetherEndsAnywhere stops it at each operation on the store, one
+// TestCompactSharedEndsAnywhere stops it at each operation on the store, one
 // run for each: the process is killed, or the answer is lost, or one of the
 // volumes is taken over by somebody who collects and sweeps at once.
-func TestCompactTogetherEndsAnywhere(t *testing.T) {
+func TestCompactSharedEndsAnywhere(t *testing.T) {
 	ctx := t.Context()
 	for _, how := range []string{"kill", "lost", "take over 0", "take over 1", "take over 2"} {
 		t.Run(how, func(t *testing.T) {

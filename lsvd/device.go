@@ -76,7 +76,7 @@ type Device struct {
 	lostMaps   map[name.Ref]bool
 	uncounted  bool  // live blocks of segments are not to be trusted
 	loaded     int64 // about what leaves of base take
-	pins       int   // who needs loaded leaves to stay
+	pins       int   // callers of pin without unpin
 	faults     singleflight.Group
 	pageLoads  pageLoads
 
@@ -92,15 +92,15 @@ type Device struct {
 	stop       context.CancelFunc
 	done       chan struct{}
 	kick       chan struct{}
-	background sync.WaitGroup // who makes log files, and who asks for the owner
+	background sync.WaitGroup // goroutines: log files, owner check
 
 	ending chan struct{} // closed when Close begins
 
 	stats counters
 }
 
-// ctxMutex is a lock whose waiters may give up: who holds it may wait long for
-// the store. It has room for one.
+// ctxMutex is a mutex whose waiters give up when their context ends: its holder
+// may wait long for the store. The channel has room for one.
 type ctxMutex chan struct{}
 
 func (b ctxMutex) lock(ctx context.Context) error {
@@ -191,7 +191,7 @@ func (d *Device) ID() ID { return d.vol }
 func (d *Device) Owner() string { return hex.EncodeToString(d.owner[:]) }
 
 // fail makes the disk refuse everything from now on. It keeps the first reason,
-// unless the new one is that the volume was lost to somebody else: from then on
+// unless the new one is that another owner has opened the volume: from then on
 // it must not be read either.
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
@@ -215,7 +215,7 @@ func (d *Device) usable() error {
 }
 
 // readable is usable for reads: a log that failed does not spoil what the map
-// names, but a disk that somebody else has opened may have changed.
+// names, but a volume that another owner has opened may have changed.
 func (d *Device) readable() error {
 	if d.closed || errs.Is(d.failed, errs.Conflict) {
 		return d.usable()
@@ -267,7 +267,7 @@ func (d *Device) Close(ctx context.Context) error {
 	d.updateWritable()
 	close(d.ending)
 	failed := d.failed
-	close(d.space) // those who wait for space see that the disk is closed
+	close(d.space) // writes that wait for space see that the disk is closed
 	d.space = make(chan struct{})
 	d.mu.Unlock()
 	if d.stop != nil {
@@ -276,7 +276,7 @@ func (d *Device) Close(ctx context.Context) error {
 		d.background.Wait()
 	}
 	d.waitQueue()
-	err := d.pub.lock(context.WithoutCancel(ctx)) // who holds it sees soon that the disk is closed
+	err := d.pub.lock(context.WithoutCancel(ctx)) // the holder sees soon that the disk is closed
 	defer d.pub.unlock()
 	if err == nil {
 		err = failed

@@ -39,13 +39,13 @@ type frame struct {
 	reason fillReason
 }
 
-// fillReason is why a frame was brought in.
+// fillReason is why a frame was brought into memory.
 type fillReason uint8
 
 const (
-	demand   fillReason = iota // there was no other way to read some of it
-	fill                       // some of it was read; all of it is a bet
-	prefetch                   // nobody asked for it yet
+	demand   fillReason = iota // a read needed it
+	fill                       // a read needed some of it; the whole was admitted
+	prefetch                   // no read has needed it yet
 )
 
 var buffers = sync.Pool{New: func() any { return new([segment.FrameSize]byte) }}
@@ -69,7 +69,7 @@ func (f *frame) release() {
 	}
 }
 
-// flight is the loading of one frame, which everybody who wants it awaits.
+// flight is the loading of one frame, which all its readers await.
 type flight struct {
 	key     frameKey
 	reason  fillReason
@@ -158,8 +158,8 @@ func (c *cache) missed(k frameKey) {
 func (c *cache) shard(k frameKey) *shard { return &c.shards[k.hash()&uint64(len(c.shards)-1)] }
 
 // claim returns the frame, with a reference, if it is in memory by now, or
-// else the flight that brings it, which the caller must await, and start if it
-// is his.
+// else the flight that fetches it, which the caller must await, and start if
+// mine is set.
 func (c *cache) claim(k frameKey) (f *frame, fl *flight, mine bool) {
 	s := c.shard(k)
 	s.mu.Lock()
@@ -195,8 +195,8 @@ func (c *cache) claimAhead(k frameKey) *flight {
 	return fl
 }
 
-// complete ends a flight: f, of whose references the caller keeps his, goes into
-// the cache and to those who wait.
+// complete ends a flight: f goes into the cache and to the readers that wait.
+// The caller keeps its reference to f.
 func (c *cache) complete(fl *flight, f *frame, err error) {
 	s := c.shard(fl.key)
 	s.mu.Lock()
@@ -210,7 +210,7 @@ func (c *cache) complete(fl *flight, f *frame, err error) {
 	close(fl.done)
 }
 
-// markFill says of a flight that all of its frame is a bet.
+// markFill marks the frame of a flight as a fill.
 func (c *cache) markFill(fl *flight) {
 	s := c.shard(fl.key)
 	s.mu.Lock()

@@ -29,7 +29,7 @@ type localFrames struct {
 }
 
 // errNotBrought lands flights of frames that could not be read from a local
-// store. Whoever awaits one tries other ways.
+// store. A caller that awaits one tries other ways.
 var errNotBrought = errs.New(errs.Unavailable, "frame was not read")
 
 // loadLocal fills what it can of parts, and returns what is left. Whatever goes
@@ -45,7 +45,7 @@ func (c *cache) loadLocal(ctx context.Context, parts []part, stream bool) (left 
 	var all []localFrames
 	all, left = c.splitLocal(ctx, parts)
 	failed := make([]bool, len(all))
-	waits := make([]*flight, len(all)) // for those whom others read
+	waits := make([]*flight, len(all)) // flights of other readers
 	var reads []*localRead
 	for i := range all {
 		x := &all[i]
@@ -119,7 +119,7 @@ func (c *cache) splitLocal(ctx context.Context, parts []part) (all []localFrames
 }
 
 // readLocalBlocks reads blocks of one frame, if they can be checked alone, unless
-// the frame shall be brought.
+// the admission policy wants the whole frame.
 func (c *cache) readLocalBlocks(ctx context.Context, x part) (done, bring bool) {
 	src, err := c.source(ctx, x.s)
 	if err != nil {
@@ -156,8 +156,8 @@ func (c *cache) checkLocalFrames(x *localFrames) bool {
 }
 
 // planLocalFrame adds the reads that fill parts of a frame; bring says that it must
-// be brought. If somebody else brings it already, it returns his flight, which
-// the caller must await, after his own reads. It calls failed if one fails.
+// be brought. If another read fetches it already, it returns that flight, which
+// the caller must await, after its own reads. It calls failed if one fails.
 func (c *cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream bool, failed func()) ([]*localRead, *flight) {
 	f := x.first
 	off, _ := x.src.Range(f, f+1)

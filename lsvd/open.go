@@ -50,7 +50,7 @@ type Recovery struct {
 const claims = 10
 
 // Open claims the volume and recovers it from the store st and the log in fs.
-// It takes over from whoever has the volume open: they fail with their next
+// It takes over from a process that has the volume open, which fails with its next
 // operation on the store. The log is held by at most one process.
 func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (d *Device, rec Recovery, err error) {
 	for range claims {

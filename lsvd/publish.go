@@ -356,7 +356,7 @@ func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry, short bool)
 	d.mu.Lock()
 	d.table[s.Num] = &seg{Segment: *s, live: s.Blocks, short: short}
 	d.mu.Unlock()
-	// The cut that they come from, or nobody yet, is what reads see meanwhile.
+	// Reads see the cut meanwhile; while Open adopts a chain there are none.
 	block := uint32(0)
 	for len(entries) > 0 {
 		n := min(len(entries), 256)

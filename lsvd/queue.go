@@ -4,12 +4,12 @@ import (
 	"miren.dev/runtime/lsvd/internal/wal"
 )
 
-// Queue takes a write that the next Commit carries out, or somebody who is
-// writing already. It reports false if the write cannot be taken so: if it is
-// not of whole blocks, too large, out of range, or has to wait for others, or
-// the disk fails. WriteAt does or says what is to be done then.
+// Queue queues a write for the next Commit, or for a committer that is already
+// writing. It reports false if the write cannot be queued: if it is not of whole
+// blocks, too large, out of range, or has to wait for others, or the disk fails.
+// WriteAt then carries it out, or says why not.
 //
-// Who queues must call Commit, and before anything that waits.
+// The caller must call Commit afterwards, before anything that waits.
 func (d *Device) Queue(p []byte, off int64, w Completion) bool {
 	n := int64(len(p))
 	if n == 0 || n > min(maxExtent, d.opts.LogFile/4) || off%BlockSize != 0 || n%BlockSize != 0 || d.opts.manual ||
@@ -25,8 +25,8 @@ func (d *Device) Queue(p []byte, off int64, w Completion) bool {
 	return true
 }
 
-// Commit carries out what is queued, unless somebody else is at it and will
-// do it.
+// Commit writes what is queued, unless another committer is writing: then that
+// one does.
 func (d *Device) Commit() {
 	d.qmu.Lock()
 	if d.leading || len(d.queue) == 0 {
@@ -38,7 +38,7 @@ func (d *Device) Commit() {
 	d.commit(nil)
 }
 
-// completeBatch tells all who wait for the operations of a record but own. told must
+// completeBatch completes the operations of a record, but own. finishBatch must
 // follow. The caller may hold mu.
 func (d *Device) completeBatch(batch []*op, own *op, err error) {
 	waiting := 0
@@ -59,13 +59,13 @@ func (d *Device) completeBatch(batch []*op, own *op, err error) {
 		}
 		o.err = err
 		if o != own {
-			o.done <- false // who waits has it from here on
+			o.done <- false // o belongs to its waiter from here on
 		}
 		batch[i] = nil
 	}
 }
 
-// finishBatch tells those whose writes were queued that all of a record have ended.
+// finishBatch calls BatchDone for the queued writes of a record.
 func (d *Device) finishBatch(batch []*op) {
 	for _, o := range batch {
 		if o != nil {
@@ -76,20 +76,20 @@ func (d *Device) finishBatch(batch []*op) {
 	}
 }
 
-// FlushLikely reports whether a flush will probably follow what was written, and take
-// its time: then FlushAhead may be called, and what is asked for meanwhile be
-// joined to it.
+// FlushLikely reports whether a flush will probably follow what was written, and
+// take its time: then FlushEarly may begin it, and the flush that is asked for
+// meanwhile may Join it.
 func (d *Device) FlushLikely() bool { return !d.opts.RemoteFlush && d.wal.SyncLikely() }
 
-// FlushEarly flushes for one who will probably ask.
+// FlushEarly flushes before a flush is asked for.
 func (d *Device) FlushEarly() {
 	if err := d.wal.SyncEarly(); err != nil {
 		d.fail(err)
 	}
 }
 
-// Join is Flush for one who does not wait, but is told by who flushes. It
-// reports false if nobody does; then Flush is to be called.
+// Join is Flush without waiting: the goroutine that flushes already calls w. It
+// reports false if no flush is under way; then the caller must call Flush.
 func (d *Device) Join(w Completion) bool {
 	return !d.opts.RemoteFlush && d.usableNow() == nil && d.wal.Join(func(err error) {
 		if err != nil {
@@ -107,5 +107,5 @@ func (o *op) reuse() {
 	ops.Put(o)
 }
 
-// updateWritable notes whether writes may be queued. The caller holds mu.
+// updateWritable sets whether writes may be queued. The caller holds mu.
 func (d *Device) updateWritable() { d.writable.Store(d.usable() == nil && d.unsent < d.opts.MaxUnsent) }

@@ -81,7 +81,7 @@ func (d *Device) ReadCached(p []byte, off int64) bool {
 	return true
 }
 
-// readNow is readBlocks without patience.
+// readNow is readBlocks without retries.
 func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	first := uint64(off / BlockSize)
 	var few [8]piece // most reads need no memory of their own

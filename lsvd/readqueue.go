@@ -8,20 +8,21 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Reads that nobody waits for: of blocks of one frame, in a local store.
-// Those that are queued are begun together, and who takes what has completed
-// checks it and tells who asked. What turns out to be more than that, because
-// it is damaged, say, is read again as it is for those who wait.
+// Queued reads have no goroutine that waits: they are of blocks of one frame, in
+// a local store. BeginReads begins them together. The poller that fetches the
+// completions verifies the data and calls the caller's completion. A read that
+// fails, because its blocks are damaged, say, is repeated in a goroutine of its
+// own, like a read by ReadAt.
 
-// QueueResult is what became of a read that was to be queued.
+// QueueResult is the outcome of QueueRead.
 type QueueResult int
 
 const (
-	// NotQueued says that ReadAt is to be called.
+	// NotQueued says that the caller must call ReadAt.
 	NotQueued QueueResult = iota
 	// Filled says that it was read from memory.
 	Filled
-	// Queued says that the waiter will be told.
+	// Queued says that the completion will be called.
 	Queued
 )
 
@@ -51,11 +52,11 @@ type queuedRead struct {
 
 var queuedReads = sync.Pool{New: func() any { return new(queuedRead) }}
 
-// QueueRead reads what is in memory at once, and takes reads of single blocks
-// of a local store, which the next BeginReads begins; p is the disk's
-// then until w is told. Done may be told before BeginReads returns.
+// QueueRead reads what is in memory at once, and queues reads of single blocks
+// of a local store, which the next BeginReads begins. Then p is the disk's until
+// w.Done is called, maybe before BeginReads returns.
 //
-// Who queues must call BeginReads, and before anything that waits.
+// The caller must call BeginReads afterwards, before anything that waits.
 func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Completion) QueueResult {
 	c := d.cache
 	if off%BlockSize != 0 || len(p)%BlockSize != 0 || d.check(off, int64(len(p))) != nil {

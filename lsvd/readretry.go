@@ -8,7 +8,7 @@ import (
 )
 
 // readBlocks fills p, of whole blocks, from off. While the store does not
-// answer it waits, up to the disk's patience: a short outage delays reads of
+// answer it waits, up to Options.ReadTimeout: a short outage delays reads of
 // what is not cached and does not fail them. Between attempts it holds
 // nothing, so the disk may be closed or fenced meanwhile, and looks anew where
 // the blocks are.

@@ -13,7 +13,7 @@ import (
 type job struct {
 	s       *manifest.Segment
 	flights []*flight
-	ahead   int64 // bytes of what nobody asked for yet, counted in inFlight
+	ahead   int64 // bytes of prefetched frames, counted in inFlight
 }
 
 func (j job) first() int { return int(j.flights[0].key.frame) }
@@ -67,8 +67,8 @@ func (c *cache) loadRemote(ctx context.Context, x part) error {
 			continue
 		}
 		if !w.mine && ctx.Err() == nil {
-			// Somebody else's attempt, who may have been told to stop, or may
-			// have begun when the segment was still there: make one's own.
+			// The attempt of another reader, which may have been cancelled, or
+			// may have begun when the segment was still there: make an own one.
 			err = c.loadRemote(ctx, w.part)
 		}
 		failed = err

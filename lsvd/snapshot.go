@@ -130,7 +130,7 @@ func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID)
 	if err := createManifest(ctx, st, name.Manifest(id), c.Encode()); err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
-	// If the snapshot is still there, whoever deletes its objects later sees
+	// If the snapshot is still there, a later deletion of its objects sees
 	// the clone. If not, they may be gone already.
 	if _, _, err := st.Get(ctx, key); err != nil {
 		if errs.Is(err, errs.NotFound) {

@@ -154,7 +154,7 @@ func (c *cache) warm(segments []manifest.Segment) {
 	}
 	for _, s := range segments[max(0, len(segments)-warmIndexes):] {
 		c.fetches.Go(func() {
-			_, _ = c.source(c.ctx, &s) // who reads there sees the error
+			_, _ = c.source(c.ctx, &s) // a read of the segment reports the error
 		})
 	}
 }

@@ -21,7 +21,7 @@ type op struct {
 	size       int64
 	done       chan bool // true: you are the committer now; false: err is set
 	err        error
-	completion Completion // of one that was queued: is told instead of done
+	completion Completion // of a queued write: it is called instead of done
 }
 
 var ops = sync.Pool{New: func() any { return &op{done: make(chan bool, 1)} }}
@@ -177,7 +177,7 @@ func (d *Device) enqueue(o *op) {
 	d.commit(o)
 }
 
-// commit logs the operations of the queue, and hands over to one who waits if
+// commit logs the operations of the queue, and hands over to a waiting writer if
 // more come all the time. The caller is the committer; own, which is not nil
 // unless it only commits what others queued, is its own operation. What
 // committers use in turn is in the fields of Device.
@@ -240,7 +240,7 @@ func (d *Device) commitRecord(own *op) (mine bool) {
 		now := d.opts.Now()
 		d.mu.Lock()
 		d.logFull = false
-		// A write alone is answered first: who reads waits for mu, so it has
+		// A write alone is answered first: a reader waits for mu, so it has
 		// what is written, and the answer takes as long as this does.
 		alone := len(batch) == 1 && batch[0].completion != nil
 		if alone {

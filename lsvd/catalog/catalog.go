@@ -72,7 +72,7 @@ func Clone(ctx context.Context, st store.Store, from lsvd.ID, snapshot, volume s
 }
 
 // Make makes a volume by f, which leaves nothing if it fails, and names it
-// when it is complete: until then nobody finds it under the name.
+// when it is complete: until then no lookup of the name finds it.
 func Make(ctx context.Context, st store.Store, volume string, f func(lsvd.ID) error) (lsvd.ID, error) {
 	return create(ctx, st, volume, f)
 }
@@ -214,7 +214,7 @@ func Delete(ctx context.Context, st store.Store, v *Volume, force bool) error {
 		return nil
 	}
 	if id, _, err := resolve(ctx, st, v.Name); errs.Is(err, errs.NotFound) || err == nil && id != v.ID {
-		return nil // somebody has made it anew
+		return nil // another process has made it anew
 	} else if err != nil {
 		return err
 	}
