@@ -9,7 +9,7 @@ import (
 )
 
 // Read-ahead: reads that follow each other are a stream, several at a time.
-// What lies before a stream is brought into memory while it goes on, first 256
+// Blocks ahead of a stream are fetched into memory while it goes on, first 256
 // KiB, and twice as much each time it gets through half of that, up to 8 MiB
 // or what its share of the memory allows. From a local store only where
 // a stream has one read at a time, as several have the device busy already, or
@@ -40,8 +40,8 @@ type stream struct {
 
 // covers reports whether a read of n blocks at lba belongs to s. Several may be
 // under way at once, so they come in any order, and one may be late by many.
-// Before it is known to be a stream only its misses are seen, and each brings
-// in what is beside it, so the next one may be a fetch further on.
+// Before it is known to be a stream only its misses are seen, and each fetches
+// the frames around it too, so the next one may be a fetch further on.
 func (s *stream) covers(lba, n uint64) bool {
 	late, early := min(32*n, 4*maxWindow), max(min(8*n, maxWindow), fetchFrames*segment.FrameBlocks)
 	return s.seen != 0 && lba+late >= s.next && lba <= s.next+early
@@ -141,9 +141,9 @@ func (t *streams) advance(s *stream, lba, n, most uint64) (from, to uint64) {
 	return from, to
 }
 
-// noteRead notes a read and brings in what is likely to be read next. It reports
+// noteRead notes a read and prefetches the blocks that are likely to be read next. It reports
 // whether the read belongs to a stream. busy says that several are under way,
-// of blocks that are not scattered. The caller is in a gate.
+// of blocks that are not scattered. The caller is in a reader epoch.
 func (d *Device) noteRead(lba, n uint64, missed, busy bool) bool {
 	c := d.cache
 	if c.manual {

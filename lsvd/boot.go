@@ -21,13 +21,13 @@ import (
 // a disk in a remote store notes which blocks are read in the first minute, up to
 // 64 MiB, in order; the list is an object that the manifest names, and through
 // manifests it comes to snapshots and clones. When such a disk is opened, what
-// the list has is brought into the cache, in that order, while it is in use.
+// the list has is prefetched into the cache, in that order, while it is in use.
 //
 // It is a hint: without it, and with any other in its place, reads give the
 // same. What cannot be read of it is said in the log and nowhere else.
 const (
 	bootTime   = time.Minute // how long a disk is watched
-	bootFrames = 16          // most frames that are brought by one request
+	bootFrames = 16          // most frames that one request fetches
 	bootLimit  = 16          // requests at once
 	bootYield  = 4           // of these, while a read waits for another one
 )
@@ -226,7 +226,7 @@ func (d *Device) loadBoot(ctx context.Context, m *manifest.Manifest) (list []boo
 	return nil, errs.Is(err, errs.Corrupt) || errs.Is(err, errs.NotFound)
 }
 
-// prefetch brings what the list has into the cache, up to half of it.
+// prefetch fetches the blocks of the list into the cache, up to half of it.
 func (d *Device) prefetch(list []boot.Piece) {
 	c := d.cache
 	most := int(min(bootFrames, c.room/4/bootLimit/segment.FrameSize)) // see plan

@@ -26,7 +26,7 @@ const (
 // within limit; what readers and fetches are busy with comes on top.
 //
 // From tiers that are as fast as a local file only the blocks asked for are
-// read, and whole frames brought into memory as long as that pays: see thrift.
+// read, and whole frames brought into memory as long as that pays: see admission.
 //
 // Lock order: none of its locks but keeping is held while another is taken, and
 // none while anything is read.
@@ -169,7 +169,7 @@ func (c *cache) copyAllCached(x part) bool {
 	return true
 }
 
-// loadAll loads parts, beside each other. stream says that the read goes on
+// loadAll loads parts in parallel. stream says that the read goes on
 // where others ended.
 func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
 	for _, x := range parts {
@@ -199,7 +199,7 @@ func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
 	return nil
 }
 
-// forEachParallel calls f for 0 to n-1, beside each other.
+// forEachParallel calls f for 0 to n-1, up to 32 at a time.
 func (c *cache) forEachParallel(n int, f func(i int)) {
 	if n <= 1 || c.manual {
 		for i := range n {

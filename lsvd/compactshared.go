@@ -194,7 +194,7 @@ func compactGroup(ctx context.Context, ratio float64, group []*shared, room *int
 		if *room <= 0 {
 			break
 		}
-		group[i] = nil // what was found of it is large
+		group[i] = nil // its uses are large
 		if err := x.findUses(ctx); err != nil {
 			return 0, err
 		}

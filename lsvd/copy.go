@@ -78,7 +78,7 @@ func Copy(ctx context.Context, from store.Store, id ID, snapshot string, to stor
 	if err := sweeping(ctx, to); err != nil {
 		return c.stats, err
 	}
-	if err := c.survey(ctx); err != nil {
+	if err := c.listTarget(ctx); err != nil {
 		return c.stats, err
 	}
 	if err := c.send(ctx); err != nil {
@@ -166,8 +166,8 @@ func (c *copier) absent(ctx context.Context) error {
 	return nil
 }
 
-// survey finds out what the other store has.
-func (c *copier) survey(ctx context.Context) error {
+// listTarget finds out what the other store has.
+func (c *copier) listTarget(ctx context.Context) error {
 	c.sizes, c.arrived = map[string]int64{}, map[name.Ref]bool{}
 	for _, v := range c.volumes() {
 		for i, err := range c.to.List(ctx, name.Prefix(v)) {

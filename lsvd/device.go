@@ -58,7 +58,7 @@ type Device struct {
 	nextMap         uint64
 	nextGC          uint64
 	budget          int64   // blocks that GC may move
-	lifetime        float64 // how many sequence numbers segments last; see divide.go
+	lifetime        float64 // how many sequence numbers segments last; see lifetime.go
 	heldAt          uint64  // revision at which others held all garbage
 	heldSince       time.Time
 	lastMaintenance time.Time  // when something was published or collected last
@@ -147,7 +147,7 @@ func newCut() *cut {
 func (c *cut) chunk(seq uint64) *wal.Chunk { return &c.chunks[seq-c.first] }
 
 // readerEpoch counts the readers that entered while it was the current one. enter is
-// called with Device.mu held, and so is shut, after the gate was replaced.
+// called with Device.mu held, and so is shut, after the epoch was replaced.
 type readerEpoch struct {
 	n    atomic.Int64 // readers, plus one until shut
 	idle chan struct{}
@@ -161,7 +161,7 @@ func newReaderEpoch() *readerEpoch {
 
 func (g *readerEpoch) enter() { g.n.Add(1) }
 
-// readers is how many are in the gate, as long as it is not shut.
+// readers is how many are in the epoch, as long as it is not shut.
 func (g *readerEpoch) readers() int { return int(g.n.Load()) - 1 }
 
 func (g *readerEpoch) exit() {

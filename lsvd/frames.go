@@ -107,8 +107,9 @@ func newShards(limit int64) []shard {
 	return shards
 }
 
-// touch notes a read of n bytes at at. That reads go on behind where the last
-// ended is one pass over the frame, not a reason to keep it. The caller holds mu.
+// touch notes a read of n bytes at at. A read that continues where the last one
+// ended belongs to one pass over the frame, which is no reason to keep the frame.
+// The caller holds mu.
 func (s *shard) touch(c *cache, id int32, at, n int) {
 	f := s.frames[id]
 	if f.reason == prefetch {

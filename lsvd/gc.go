@@ -101,8 +101,8 @@ func (d *Device) collect(ctx context.Context) error {
 	return nil
 }
 
-// refillBudget adds to what GC may move. It does not save up more than what some
-// checkpoints' worth of writes give.
+// refillBudget adds blocks to the number that GC may move. The budget is bounded
+// by the writes of four checkpoints.
 func (d *Device) refillBudget(blocks int64) {
 	d.budget = min(d.budget+blocks, 4*int64(d.opts.Checkpoint)*max(d.opts.CutBytes/BlockSize, 1))
 }

@@ -34,7 +34,7 @@ func (o *output) blocks() (n uint64) {
 	return n
 }
 
-// splitByLifetime decides what segments the oldest frozen cuts become, once for each.
+// splitByLifetime decides which segments the oldest frozen cuts become, once for each.
 // The caller holds pub.
 func (d *Device) splitByLifetime(cuts []*cut) {
 	next := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext}
@@ -50,7 +50,7 @@ func (d *Device) splitByLifetime(cuts []*cut) {
 	}
 }
 
-// outputs divides the entries of a cut, if that is worth an object more.
+// outputs splits the entries of a cut, if that is worth an object more.
 func (d *Device) outputs(c *cut, before []*cut) []output {
 	all := c.entries()
 	if d.lifetime == 0 {
@@ -121,8 +121,8 @@ func (d *Device) youngAt(lba, n uint64, c *cut, before []*cut) (uint64, bool) {
 	return n, s != nil && s.Ref.Kind == name.Data && s.Ref.Volume == d.vol && float64(c.last-s.Last) < d.lifetime/4
 }
 
-// observeLifetime learns how long a segment that GC empties has lasted, in sequence
-// numbers. The caller holds pub.
+// observeLifetime updates the mean lifetime by that of a segment that GC empties, in
+// sequence numbers. The caller holds pub.
 func (d *Device) observeLifetime(s *seg) {
 	if s.Ref.Kind != name.Data || s.Ref.Volume != d.vol || s.short {
 		return

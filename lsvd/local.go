@@ -14,7 +14,7 @@ import (
 //   - frames that are wanted whole, in a row, with one operation, right into
 //     the reader's memory;
 //   - of other frames single blocks, checked by their sums; or the frame, which
-//     stays in memory, as long as that pays (see thrift) and always if the read
+//     stays in memory, as long as that pays (see admission) and always if the read
 //     belongs to a stream. On a disk that was written at random what a stream
 //     wants is spread over many segments, but each has it in the same order:
 //     the rest of the frame is what the stream comes to next.
@@ -28,7 +28,7 @@ type localFrames struct {
 	parts []part // pieces of the only one
 }
 
-// errNotBrought lands flights of frames that could not be read from a local
+// errNotBrought completes flights of frames that could not be read from a local
 // store. A caller that awaits one tries other ways.
 var errNotBrought = errs.New(errs.Unavailable, "frame was not read")
 
@@ -155,8 +155,8 @@ func (c *cache) checkLocalFrames(x *localFrames) bool {
 	return true
 }
 
-// planLocalFrame adds the reads that fill parts of a frame; bring says that it must
-// be brought. If another read fetches it already, it returns that flight, which
+// planLocalFrame adds the reads that fill parts of a frame; bring says that the
+// whole frame must be fetched. If another read fetches it already, it returns that flight, which
 // the caller must await, after its own reads. It calls failed if one fails.
 func (c *cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream bool, failed func()) ([]*localRead, *flight) {
 	f := x.first
@@ -192,14 +192,14 @@ func (c *cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream
 	}, !stream)), nil
 }
 
-// fetchLocal is the read that brings a frame, for the flight fl. It calls got
-// when the flight has landed, with nil if it was in vain; bet says that all of
-// the frame is a bet.
-func (c *cache) fetchLocal(src *source, f int, fl *flight, got func(*frame), bet bool) *localRead {
+// fetchLocal is the read that fetches a frame, for the flight fl. It calls got
+// when the flight is complete, with nil if it failed; fills says that the whole
+// frame is a fill.
+func (c *cache) fetchLocal(src *source, f int, fl *flight, got func(*frame), fills bool) *localRead {
 	fr := newFrame(src.PlainSize(f))
 	off, _ := src.Range(f, f+1)
 	return newLocalRead(src, fr.data, off, func(ok bool) {
-		if c.completeLocal(src, f, fl, fr, ok, bet) {
+		if c.completeLocal(src, f, fl, fr, ok, fills) {
 			got(fr)
 		} else {
 			got(nil)
@@ -209,14 +209,14 @@ func (c *cache) fetchLocal(src *source, f int, fl *flight, got func(*frame), bet
 }
 
 // completeLocal ends the flight of frame f, which was read into fr if ok says so,
-// and reports whether fr holds it; bet says that all of the frame is a bet.
-func (c *cache) completeLocal(src *source, f int, fl *flight, fr *frame, ok, bet bool) bool {
+// and reports whether fr holds it; fills says that the whole frame is a fill.
+func (c *cache) completeLocal(src *source, f int, fl *flight, fr *frame, ok, fills bool) bool {
 	if !ok || !src.Holds(f, fr.data) {
 		c.complete(fl, nil, errNotBrought)
 		return false
 	}
 	src.learn(f, fr.data)
-	if bet {
+	if fills {
 		c.markFill(fl)
 	}
 	c.complete(fl, fr, nil)
@@ -228,7 +228,7 @@ type localRead struct {
 	store.ObjectRead
 	err  error
 	done chan *localRead
-	end  func(ok bool) // is told what came of it
+	end  func(ok bool) // is called with the outcome
 }
 
 func newLocalRead(src *source, p []byte, off int64, end func(ok bool)) *localRead {
@@ -241,7 +241,7 @@ func (r *localRead) Done(err error, _ bool) { r.err = err }
 // BatchDone implements [store.Waiter].
 func (r *localRead) BatchDone() { r.done <- r }
 
-// readAll makes reads, beside each other, and ends each when it is there.
+// readAll makes reads in parallel, and calls end for each.
 func (c *cache) readAll(ctx context.Context, reads []*localRead) {
 	for _, r := range reads {
 		c.storeReads.Add(1)

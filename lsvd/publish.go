@@ -94,9 +94,9 @@ func (d *Device) collectAndCheckpoint(ctx context.Context) error {
 	return d.tidy(ctx)
 }
 
-// idleMaintenance is what a disk does when nothing was written for a while: what was
-// overwritten or trimmed last is freed too, and GC goes on slowly. The caller
-// holds pub.
+// idleMaintenance is for a disk to which nothing was written for a while: it frees
+// the blocks that were overwritten or trimmed last, and GC goes on slowly. The
+// caller holds pub.
 func (d *Device) idleMaintenance(ctx context.Context) error {
 	d.mu.RLock()
 	busy := len(d.frozen) > 0 || d.active.last != 0
@@ -240,7 +240,7 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// uploadCut creates the segments of a cut that was divided, in order: of a cut
+// uploadCut creates the segments of a cut that was split, in order: of a cut
 // alone, none is there before an earlier one. It changes nothing but the cut.
 // The caller holds pub.
 func (d *Device) uploadCut(ctx context.Context, c *cut) error {

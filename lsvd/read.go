@@ -123,7 +123,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 }
 
 // locate appends the pieces of a range. They may be read until the caller
-// leaves the gate.
+// exits the reader epoch.
 func (d *Device) locate(ctx context.Context, lba, n uint64, pieces []piece) ([]piece, *readerEpoch, error) {
 	d.mu.RLock()
 	err := d.readable()

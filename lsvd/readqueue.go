@@ -45,7 +45,7 @@ type queuedRead struct {
 	off    int64
 	src    *source
 	f, at  int     // frame, and where in it
-	whole  *frame  // all of it is brought in; nil: p alone
+	whole  *frame  // the frame is fetched whole; nil: p alone
 	fl     *flight // of the frame
 	failed bool
 }
@@ -99,7 +99,7 @@ func (d *Device) queueCached(p []byte, off int64) QueueResult {
 	return NotQueued
 }
 
-// queueRead queues a read of a piece of a segment, which the gate g protects.
+// queueRead queues a read of a piece of a segment, which the reader epoch g protects.
 func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *readerEpoch, w Completion) QueueResult {
 	c, want := d.cache, part{&x.seg.Segment, x.block, p}
 	f, at, head := want.head()

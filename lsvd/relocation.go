@@ -8,23 +8,23 @@ import (
 	"miren.dev/runtime/lsvd/internal/segment"
 )
 
-// What GC moves lies scattered over the segments that it empties, and it wants
-// it in the order of addresses. In a local store, each block would be a
-// read of its own. So the frames that have any of it are read whole, many in a
-// row at once, in the order in which they lie.
+// GC relocates blocks in the order of addresses, but they lie scattered over the
+// segments that it empties. In a local store, each block would be a read of its
+// own. So the frames that have any of the blocks are read whole, many in a row at
+// once, in the order in which they lie.
 
 // relocationRead is how much is read at once.
 const relocationRead = 1 << 20
 
-// relocationBuffer is the data of moves in memory.
+// relocationBuffer is the data of the blocks that GC relocates.
 type relocationBuffer struct {
 	data []byte
 	at   []int  // where that of each move begins
 	has  []bool // whether it could be read
 }
 
-// readRelocations reads the data of moves, if that is of use. What cannot be read so,
-// for whatever reason, it leaves out.
+// readRelocations reads the data of moves into a buffer, if the store is local.
+// It leaves out what it cannot read: copyOut then reads it block by block.
 func (d *Device) readRelocations(ctx context.Context, moves []move) *relocationBuffer {
 	if d.cache.local == nil {
 		return nil

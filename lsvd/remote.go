@@ -9,7 +9,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 )
 
-// job is frames of a segment, in a row, that one operation on the store brings.
+// job is frames of a segment, in a row, that one operation on the store fetches.
 type job struct {
 	s       *manifest.Segment
 	flights []*flight
@@ -19,7 +19,7 @@ type job struct {
 func (j job) first() int { return int(j.flights[0].key.frame) }
 
 // loadRemote fills x with one operation on the store for each run of frames that
-// is neither in memory nor on its way.
+// is neither in memory nor being fetched.
 func (c *cache) loadRemote(ctx context.Context, x part) error {
 	type wait struct {
 		fl   *flight
@@ -117,8 +117,8 @@ func (c *cache) widen(j *job) {
 	}
 }
 
-// startJob does a job. What one reader gives up others may wait for, so the job
-// does not end with its reader.
+// startJob begins a job. It does not end with its reader: others may wait for
+// the same frames.
 func (c *cache) startJob(ctx context.Context, j job) {
 	if c.manual {
 		c.runJob(ctx, j)
@@ -127,7 +127,7 @@ func (c *cache) startJob(ctx context.Context, j job) {
 	c.fetches.Go(func() { c.runJob(c.ctx, j) })
 }
 
-// runJob brings the frames of a job and lands all its flights.
+// runJob fetches the frames of a job and completes all its flights.
 func (c *cache) runJob(ctx context.Context, j job) {
 	rest := j.flights
 	err := func() error {
@@ -166,7 +166,7 @@ func (c *cache) runJob(ctx context.Context, j job) {
 	c.inFlight.Add(-j.ahead)
 }
 
-// unpack lands a flight, unless b, which it overwrites, is not the stored
+// unpack completes a flight, unless b, which it overwrites, is not the stored
 // bytes of its frame.
 func (c *cache) unpack(x *source, s *manifest.Segment, fl *flight, b []byte) error {
 	f := int(fl.key.frame)
@@ -193,15 +193,15 @@ func (c *cache) readStored(ctx context.Context, x *source, s *manifest.Segment, 
 	return c.fetch(ctx, s, off, n)
 }
 
-// cacheSegment keeps what was just written, which is likely to be read soon. object
-// is the segment s, which the store has by now.
+// cacheSegment caches a segment that was just created: its blocks are likely to
+// be read soon. object is the segment s.
 func (c *cache) cacheSegment(s *manifest.Segment, object []byte) {
 	if c.disk == nil && c.local == nil && c.room < segment.FrameSize {
 		return
 	}
 	x, _, err := segment.Open(s.Ref, c.key, int64(len(object)), object)
 	if err != nil || x.Fence {
-		return // it was built a moment ago; to keep it is a favour
+		return // it was built a moment ago; caching it is optional
 	}
 	var src *source
 	if c.local != nil {

@@ -182,8 +182,9 @@ func (c *cache) drop(nums []uint64) {
 	c.resizeBudget(0)
 }
 
-// resizeBudget lends frames what indexes do not use of their room, in steps, when
-// they are about to become n bytes more. The caller holds keeping.
+// resizeBudget gives the frames the part of the indexes' budget that the indexes
+// do not use, in steps. The indexes are about to grow by n bytes. The caller
+// holds keeping.
 func (c *cache) resizeBudget(n int64) {
 	most := c.limit - c.room
 	step := most/16 + 1

@@ -8,11 +8,11 @@ import (
 )
 
 // Where a frame lies in a segment is in the segment's index, so the first read
-// of a segment in a remote store takes two requests, one after the other. But what
-// the manifest says of a segment tells where the frame is, if nothing is
-// compressed, or about where it is. So both are requested at once, and what
-// came early is used if it has the frame, as the index tells, and the frame
-// its checksum.
+// of a segment in a remote store takes two requests, one after the other. But the
+// manifest's entry of a segment tells where the frame is, if nothing is
+// compressed, or about where it is. So both are requested at once. The range that
+// was fetched speculatively is used if it has the frame, as the index tells, and
+// the frame its checksum.
 const (
 	speculativeFrames = 16        // most frames of a job for which it is worth it
 	speculativeSlack  = 192 << 10 // of what is fetched on each side where the place is not exact

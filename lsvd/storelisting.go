@@ -9,20 +9,20 @@ import (
 	"miren.dev/runtime/lsvd/internal/name"
 )
 
-// storeListing is what Open reads of the store beside the manifest: which objects
-// are there, and the directory of the map. It is read side by side with the
-// claim. That is safe: the claim replaces exactly the manifest that the survey
-// is of, so this was in force all the while, and what a manifest in force
-// names is not deleted. If the claim fails, the survey is forgotten.
+// storeListing is what Open reads of the store besides the manifest: which
+// objects exist, and the directory of the map. It is read while the claim is
+// made. That is safe: the claim replaces exactly the manifest that the listing
+// is of, so this manifest was in force all the while, and objects that it names
+// are not deleted. If the claim fails, the listing is discarded.
 type storeListing struct {
-	sizes map[string]int64 // of the objects that are named and are there
+	sizes map[string]int64 // of the named objects that exist
 
 	dir    *manifest.Directory // of the newest checkpoint, if there is one
-	tail   []byte              // with which it came
+	tail   []byte              // the end of its object, with which it was read
 	dirErr error
 }
 
-// listObjects reads the survey of m, and meanwhile does claim.
+// listObjects reads the listing of m, and meanwhile calls claim.
 func (d *Device) listObjects(ctx context.Context, m *manifest.Manifest, claim func() error) (*storeListing, error) {
 	v := &storeListing{sizes: map[string]int64{}}
 	var mu sync.Mutex
@@ -46,7 +46,7 @@ func (d *Device) listObjects(ctx context.Context, m *manifest.Manifest, claim fu
 	if m.Root != nil {
 		steps = append(steps, func(ctx context.Context) error {
 			v.dir, v.tail, v.dirErr = manifest.LoadDirectory(ctx, d.st, m.Root)
-			return nil // what is missing is looked at first
+			return nil // missing objects are reported first
 		})
 	}
 	if d.opts.manual {

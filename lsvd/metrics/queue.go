@@ -54,7 +54,7 @@ func (d *Disk) FlushLikely() bool {
 	return ok && b.FlushLikely()
 }
 
-// FlushEarly is that of [lsvd.Device]. It is not counted: nobody asked.
+// FlushEarly is that of [lsvd.Device]. It is not counted: no caller asked for it.
 func (d *Disk) FlushEarly() {
 	if b, ok := d.Disk.(lsvd.Flusher); ok {
 		b.FlushEarly()

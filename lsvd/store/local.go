@@ -2,9 +2,8 @@ package store
 
 import "context"
 
-// Local is what a store may offer beside [Store] if reading its objects costs as little as
-// reading a local file: small pieces one by one cost no more than all of
-// them together.
+// Local is offered by stores whose objects are as cheap to read as a local file:
+// small pieces one by one cost no more than all of them together.
 type Local interface {
 	// ReadObject fills p from off of an object that is never replaced. After
 	// the object was deleted it may go on to succeed for a while. Where the
@@ -23,9 +22,9 @@ type ObjectRead struct {
 	Completion Completion
 }
 
-// Completion waits for a read of an object that was begun. Its methods are called
-// by who also tells others: they must not block. They may be called before
-// BeginReads returns.
+// Completion is called when a read of an object that was begun has ended. One
+// goroutine calls the completions of all readers: they must not block. They may
+// be called before BeginReads returns.
 type Completion interface {
 	// Done says how it ended. Others that have ended together may follow: then
 	// more is set.

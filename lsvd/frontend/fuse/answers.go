@@ -9,10 +9,10 @@ import (
 )
 
 // Answers of requests that have ended together are given with one call. An answer
-// ends a request of the loop device, which the kernel leaves to a thread of its
-// own, and that one wakes who has asked. Given one by one, they run before the
-// next answer is given, and after each there are four switches between threads.
-// So it does all of them at once.
+// ends a request of the loop device. The kernel leaves that to a thread of its own,
+// which wakes the caller. Given one by one, both run before the next answer is
+// given, and after each there are four switches between threads. So the thread
+// ends all of them at once.
 
 // answers are those that are collected.
 type answers struct {

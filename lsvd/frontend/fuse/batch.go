@@ -9,57 +9,59 @@ import (
 	"miren.dev/runtime/lsvd"
 )
 
-// If there have been only small requests for a while that need not wait, a
-// single reader does: it gathers those that are there already, has reads of what
-// is not in memory begin with one call, answers the others with one, and then
-// writes the writes. To copy them costs less than to wake another reader. And as
-// it is the only one, it may look for the next request before it sleeps: poll.go.
+// While all requests are small and need not wait, a single reader is enough. It
+// batches the requests that are there already: it begins the reads of blocks that
+// are not in memory with one call, answers the others with one call, and then
+// carries out the writes. To copy the requests costs less than to wake another
+// reader. And as it is the only one, it may poll for the next request before it
+// sleeps: poll.go.
 
 const (
 	// smallRequest is how long a request may be for another one to wait while it is copied.
 	smallRequest = 16 << 10
-	// batchMost is how many requests are gathered before they are carried out.
+	// batchMost is how many requests a batch has at most.
 	batchMost = 32
-	// beginMost is how many reads are gathered before they begin: to begin many
+	// beginMost is how many reads a batch has before they begin: to begin many
 	// with one call costs less for each, but the first of them wait.
 	beginMost = 16
-	// replyBatch is how many reads of what is in memory are answered at once, so
-	// that who has asked goes on while others are read.
+	// replyBatch is how many reads from memory are answered with one call, so that
+	// their callers go on while others are read.
 	replyBatch = 8
 	// singleAfter is how many requests of that kind come in a row before a single reader does.
 	singleAfter = 64
 )
 
-// smallRequestRun counts the small requests that need not wait since the last other one.
+// smallRequestRun counts the small requests that need not wait since the last one
+// that was not such.
 type smallRequestRun struct{ n atomic.Int64 }
 
-// isLong reports whether there were so many that a single reader does.
+// isLong reports whether the run is so long that a single reader is enough.
 func (s *smallRequestRun) isLong() bool { return s.n.Load() >= singleAfter }
 
 // extend notes a small request that need not wait.
 func (s *smallRequestRun) extend() { s.n.Add(1) }
 
 // shorten notes a small request that must wait, but not for the reader: if it is
-// more than one in four for a while, the streak ends.
+// more than one in four for a while, the run ends.
 func (s *smallRequestRun) shorten() { s.n.Store(min(s.n.Load(), 2*singleAfter) - 4) }
 
-// end notes another request, and reports whether a single reader did until then.
+// end ends the run, and reports whether a single reader was enough until then.
 func (s *smallRequestRun) end() bool { return s.n.Load() > 0 && s.n.Swap(0) >= singleAfter }
 
-// batchRequests takes the request of n bytes that was read, and those that are there
-// already, if there are only small ones: it queues writes, and begins reads or
-// answers them. It returns the length of the request that is left to be handled,
-// 0 if none is, and whether commit must follow.
+// batchRequests handles the request of n bytes that was read, and those that are
+// there already, as long as they are small: it queues writes, and begins reads or
+// answers them. It returns the length of the request that remains to be handled,
+// 0 if none does, and whether commit must follow.
 //
-// The reader counts as one that waits in the kernel, and nobody else may: then
-// what it has seen there, it can read. Only if the kernel has given that request
-// up meanwhile does the reader wait, and look ends what it has taken.
+// The reader counts as one that waits in the kernel, and no other reader may: then
+// it can read each request that it has seen there. Only if the request was
+// interrupted meanwhile does the reader wait, and checkStall finishes its batch.
 func (r *reader) batchRequests(n int) (left int, queued bool) {
 	c := r.c
 	if !c.smallRun.isLong() {
 		return n, false
 	}
-	c.batching.Store(true) // before the look at idle: who comes now sees it, or is seen
+	c.batching.Store(true) // before idle is read: a reader that comes now sees it, or is counted
 	defer c.batching.Store(false)
 	defer c.beginReads()
 	if c.idle.Load() != 1 {
@@ -90,7 +92,7 @@ func (r *reader) batchRequests(n int) (left int, queued bool) {
 		}
 		var errno unix.Errno
 		if n, errno = r.read(); errno != 0 {
-			return 0, queued // who reads next sees it
+			return 0, queued // the next read meets the same error
 		}
 	}
 }
@@ -115,7 +117,7 @@ func (r *reader) readCached(in []byte) bool {
 	return ok
 }
 
-// inBackground has somebody else carry out the read h, if it is small.
+// inBackground carries out the read h in a goroutine of its own, if it is small.
 func (r *reader) inBackground(h head, in []byte) bool {
 	c := r.c
 	if _, _, ok := smallRead(in); !ok || c.reader == nil {
@@ -183,13 +185,13 @@ func (r *reader) queueRead(h head, in []byte) bool {
 	return true
 }
 
-// readyReplies are the buffers of reads that are to be answered.
+// readyReplies are the buffers of reads whose answers are ready.
 type readyReplies struct {
 	mu   sync.Mutex
 	bufs []*buffer
 }
 
-// beginReads begins the reads that were taken, and answers those that are done.
+// beginReads begins the queued reads, and answers those that are done.
 func (c *Conn) beginReads() {
 	if c.reader == nil {
 		return
@@ -198,7 +200,7 @@ func (c *Conn) beginReads() {
 	c.sendReplies()
 }
 
-// sendReplies answers the reads that are done.
+// sendReplies answers the reads whose answers are ready.
 func (c *Conn) sendReplies() {
 	t := &c.replies
 	t.mu.Lock()
@@ -213,17 +215,17 @@ func (c *Conn) sendReplies() {
 	t.bufs = t.bufs[:0]
 }
 
-// hitPredictor is whether reads are likely to be answered from memory: to look there
-// in vain costs a little each time.
+// hitPredictor predicts whether a read is likely to be answered from memory: a
+// lookup that misses costs a little each time.
 type hitPredictor struct {
 	tries   atomic.Int32 // tries
 	skipped atomic.Uint32
 }
 
 const (
-	// predictorMost is how many tries one that was lucky gives at least.
+	// predictorMost is how many tries a hit gives.
 	predictorMost = 16
-	// predictorEvery is how often to try nevertheless.
+	// predictorEvery is how often to try without a prediction.
 	predictorEvery = 16
 )
 

@@ -63,8 +63,8 @@ func (b *buffer) unmap() {
 // reader waits for its write.
 const extraBuffers = 32
 
-// getBuffer returns a buffer that nobody uses, or a new one; nil without an error
-// if there are as many as there may be.
+// getBuffer returns an unused buffer, or a new one; nil without an error if there
+// are as many as there may be.
 func (c *Conn) getBuffer() (*buffer, error) {
 	c.bufMu.Lock()
 	defer c.bufMu.Unlock()
@@ -84,14 +84,14 @@ func (c *Conn) getBuffer() (*buffer, error) {
 	return b, err
 }
 
-// putBuffer returns a buffer.
+// putBuffer gives a buffer back.
 func (c *Conn) putBuffer(b *buffer) {
 	c.bufMu.Lock()
 	c.spare = append(c.spare, b)
 	c.bufMu.Unlock()
 }
 
-// trimBuffers frees the buffers that nobody has needed since it ran last.
+// trimBuffers frees the buffers that were not needed since it ran last.
 func (c *Conn) trimBuffers() {
 	c.bufMu.Lock()
 	defer c.bufMu.Unlock()

@@ -7,10 +7,10 @@
 //
 // Reads and writes pass the page cache by (direct I/O), many at a time, up to
 // 1 MiB each. A goroutine reads a request and carries it out itself; what lets
-// another take the next one is in readers.go. Writes are queued, and whoever
-// writes answers them: queue.go. Every request that was begun is
+// another take the next one is in readers.go. Writes are queued, and the
+// committer answers them: queue.go. Every request that was begun is
 // answered; an error of the disk is answered with EIO. Attributes are cached
-// by the kernel for ever, so nobody who looks at the file waits for the disk.
+// by the kernel for ever, so a look at the file does not wait for the disk.
 //
 //	FSYNC                 one Flush
 //	FALLOCATE punch hole  Trim (Zero, if not of whole blocks): reads as zeros
@@ -19,16 +19,16 @@
 // # Handover
 //
 // The kernel keeps a request until it is answered, and the connection until
-// its last open file is closed. So when somebody else ([holder]) has the file
+// its last open file is closed. So when another process ([holder]) has the file
 // too, this process may end at any moment: requests wait. A successor that
 // calls [Resume] has the kernel send again what was read and not answered
 // (Linux 6.9), and answers it. A request may thus be carried out twice: once
 // by us, unanswered, and once by the successor. That is safe, because all
 // requests that change the disk (write, zero, trim) leave the same behind when
-// repeated, and because nobody may rely on the order of two requests of which
-// the first was not answered when the second was sent. Who writes a block
-// while another write of it is under way, as no file system does, may see the
-// earlier one win after the later was answered, as with any disk whose driver
+// repeated, and because no client may rely on the order of two requests of which
+// the first was not answered when the second was sent. A client that writes a
+// block while another write of it is under way, as no file system does, may see
+// the earlier one win after the later was answered, as with any disk whose driver
 // tries again. The successor must hold the disk's lock before it resumes: then
 // the predecessor is dead and carries out nothing any more.
 //
@@ -36,7 +36,7 @@
 // kernel fail the request, if the memory it is copied to has to be brought in
 // first. Therefore buffers are brought in when they are made.
 //
-// [holder]: miren.dev/runtime/lsvd/holder
+// [holder]: miren.dev/runtime/lsvd/frontend/holder
 package fuse
 
 import (
@@ -58,7 +58,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// trimInterval is how long readers stay that nobody needs; tests shorten it.
+// trimInterval is how long unneeded readers stay; tests shorten it.
 var trimInterval = 5 * time.Second
 
 // Type is the type that the mount has in the tables of mounts.
@@ -140,7 +140,7 @@ func (o Options) withDefaults() Options {
 }
 
 // Mount mounts a file system with the one file name on the directory dir.
-// Whoever uses the file waits until Serve is called.
+// Users of the file wait until Serve is called.
 func Mount(dir, name string, o Options) (*Conn, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -187,8 +187,8 @@ func (c *Conn) Serve(ctx context.Context, disk lsvd.Disk) error {
 	c.flusher, _ = disk.(lsvd.Flusher)
 	c.reader, _ = disk.(lsvd.Reader)
 	if c.resumed {
-		// Sent before anybody reads: the kernel wakes one reader for all of them,
-		// but lets nobody sleep while there are some.
+		// Sent before the readers start: the kernel wakes one reader for all of them,
+		// but lets no reader sleep while there are some.
 		if err := c.resend(); err != nil {
 			return err
 		}
@@ -222,14 +222,14 @@ func (c *Conn) Serve(ctx context.Context, disk lsvd.Disk) error {
 	}
 }
 
-// Unmount ends the connection and takes the mount away, whoever still uses it.
+// Unmount ends the connection and takes the mount away, even if it is in use.
 func (c *Conn) Unmount() error { return Unmount(c.Dir) }
 
-// Close closes the file. If nobody else has it, the connection ends.
+// Close closes the file. If no other process has it, the connection ends.
 func (c *Conn) Close() error { return c.file.Close() }
 
-// Unmount ends the connection of the mount on dir, so that whoever waits for
-// it gets an error at once, and takes the mount away, whoever still uses it.
+// Unmount ends the connection of the mount on dir, so that requests that wait for
+// it fail at once, and takes the mount away, even if it is in use.
 func Unmount(dir string) error {
 	err := isolatedthread.Do(func() error {
 		// MNT_FORCE ends the connection whether or not the mount is busy.

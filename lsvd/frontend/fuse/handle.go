@@ -9,7 +9,7 @@ import (
 
 // handle carries out the request of n bytes that the reader has read and
 // answers it; last says that no other reader waits in the kernel. It returns
-// true if the request was a poke of stop.
+// true if it was a request of stop.
 func (r *reader) handle(n int, last bool) bool {
 	c := r.c
 	if n < inHead {
@@ -50,8 +50,8 @@ func (r *reader) handle(n int, last bool) bool {
 	if last {
 		c.lastReaderLeaves()
 	}
-	poke := h.op == opStatfs && int64(h.pid) == c.stopThread.Load() // before the answer: then the next thread pokes
-	return r.carryOut(h, in, more) && poke
+	stop := h.op == opStatfs && int64(h.pid) == c.stopThread.Load() // before the answer: then the next thread sends one
+	return r.carryOut(h, in, more) && stop
 }
 
 // carryOut carries out a request, as do, and answers it, unless it did not come

@@ -15,40 +15,41 @@ import (
 // A processor that has nothing to do halts, and to wake it takes 20 to 30 µs in
 // a virtual machine; with one request at a time there are several such waits in
 // each. So while requests follow each other closely, and none is being carried
-// out, a reader looks for the next one for a while before it sleeps, for the
-// same reason as KVM and Linux's haltpoll do. Meanwhile it gives the processor
-// to whoever wants it, and if that is much, there is other work to do: then it
-// leaves off for some time. One reader in a process does so.
+// out, a reader polls for the next one for a while before it sleeps, for the
+// same reason as KVM and Linux's haltpoll do. Meanwhile it yields the processor
+// to other threads. If they take much of it, there is other work to do: then the
+// reader pauses for some time. One reader in a process polls.
 
-// pollMost is how long a reader looks for a request, and how long others may
-// have been waited for: longer than a flush of a fast disk. Tests lengthen it.
+// pollMost is how long a reader polls for a request, and how long a wait for a
+// request may be to count as short: longer than a flush of a fast disk. Tests
+// lengthen it.
 var pollMost = 300 * time.Microsecond
 
 const (
 	// pollAfter is how many waits were that short.
 	pollAfter = 16
-	// pollGain is about what a request gains that is found so: others may keep
+	// pollGain is about what polling saves for a request: other threads may keep
 	// the processor that long for each.
 	pollGain = 20 * time.Microsecond
-	// pollLost is what a look takes at least if somebody else had the processor.
+	// pollLost is what one poll takes at least if another thread had the processor.
 	pollLost = 100 * time.Microsecond
 	// pollCredit is how many requests count as found in advance, and
 	// pollCreditMost how many at most.
 	pollCredit, pollCreditMost = 64, 512
-	// pollOff is how long it leaves off the first time, and pollOffMost at most.
+	// pollOff is how long the first pause is, and pollOffMost the longest.
 	pollOff, pollOffMost = 10 * time.Millisecond, time.Second
 )
 
-// polling is whether a reader of the process may look for requests.
+// polling is whether a reader of the process may poll for requests.
 var polling struct {
-	taken atomic.Bool // by the one that does; the rest belongs to it
-	pace  pollBudget
+	taken  atomic.Bool // a reader polls; the rest belongs to it
+	budget pollBudget
 }
 
-// pollBudget is when to look for requests.
+// pollBudget decides when polling pays.
 type pollBudget struct {
 	found int           // requests, less what they have cost
-	off   time.Duration // how long it left off last
+	off   time.Duration // how long the last pause was
 	until time.Time
 }
 
@@ -59,7 +60,7 @@ func (p *pollBudget) got() {
 	}
 }
 
-// lost notes that somebody else had the processor, until now, for a time d.
+// lost notes that another thread had the processor, until now, for a time d.
 func (p *pollBudget) lost(now time.Time, d time.Duration) {
 	if p.found -= int(d / pollGain); p.found >= -pollCredit {
 		return
@@ -86,17 +87,17 @@ func (r *arrivalRate) overlap() { r.short.Store(0) }
 
 func (r *arrivalRate) high() bool { return r.short.Load() >= pollAfter }
 
-// poll looks for a request, for a while from began on, if that is of use.
-// Meanwhile the reader takes reads that have completed, for which nobody has to
-// be woken then. If it has found a request, it remains the one that looks.
+// poll polls for a request, for a while from began on, if that pays. Meanwhile
+// the reader fetches the completions of reads, for which no thread has to be
+// woken then. If it has found a request, it remains the reader that polls.
 func (r *reader) poll(began time.Time) {
 	if !r.mayPoll(began) {
 		r.stopPolling()
 		return
 	}
-	p := &polling.pace
+	p := &polling.budget
 	for was := began; ; {
-		if aio.Poll() { // the next requests are those of who was told
+		if aio.Poll() { // the callers of these reads send the next requests
 			was = time.Now()
 			began = was
 		}
@@ -122,17 +123,17 @@ func (r *reader) poll(began time.Time) {
 	r.stopPolling()
 }
 
-// mayPoll reports whether the reader shall look for requests now.
+// mayPoll reports whether the reader may poll for requests now.
 func (r *reader) mayPoll(now time.Time) bool {
 	c := r.c
 	if !c.rate.high() || c.doing.Load() > 0 || runtime.NumCPU() == 1 {
 		return false
 	}
 	r.looking = r.looking || polling.taken.CompareAndSwap(false, true)
-	return r.looking && !now.Before(polling.pace.until)
+	return r.looking && !now.Before(polling.budget.until)
 }
 
-// stopPolling must follow when the reader may be away for some time.
+// stopPolling must be called before the reader does anything that may take long.
 func (r *reader) stopPolling() {
 	if r.looking {
 		r.looking = false

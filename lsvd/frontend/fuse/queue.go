@@ -4,15 +4,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Writes are not waited for: the reader has the disk queue one, with the
-// buffer it is in, and goes on with another buffer. If nobody writes at that
-// time, it does so itself, at once; else who writes takes the queue as one
-// record and answers each. So with many writes at a time one reader is busy
-// reading them, one writing many with one call, and nobody has to be woken.
+// A reader does not wait for a write: it queues the write at the disk, with the
+// buffer that has its data, and goes on with another buffer. If no committer is
+// writing at that time, the reader commits the queue itself; else the committer
+// writes the queue as one record and answers each write. So with many writes at a
+// time one reader reads them, another writes many with one call, and no goroutine
+// has to be woken.
 //
-// The same holds for flushes: if one is under way that covers what was written,
-// who carries it out answers. Where they come after every write, who wrote
-// begins the flush before it is asked for.
+// The same holds for flushes: if one is under way that covers all writes before,
+// its goroutine answers. Where a flush follows every write, the reader begins it
+// before it is asked for.
 
 // queueWrite has the disk take the write of h, and reports false if it cannot do
 // so. n is how long it is; commit must follow.
@@ -53,7 +54,7 @@ func (c *Conn) commit(last bool) {
 	c.writerReturns()
 	if c.flusher != nil && c.flusher.FlushLikely() {
 		if c.idle.Load() == 0 {
-			c.wakeReader() // for the one who will ask
+			c.wakeReader() // for the request that is likely to come
 		}
 		c.doing.Add(-1)
 		c.flusher.FlushEarly()
@@ -61,8 +62,8 @@ func (c *Conn) commit(last bool) {
 	}
 }
 
-// join has the flush of h answered by who is at it, and reports false if
-// nobody is.
+// join joins the flush of h to one that is under way, and reports false if none
+// is.
 func (c *Conn) join(h head) bool {
 	if c.flusher == nil {
 		return false
@@ -75,7 +76,7 @@ func (c *Conn) join(h head) bool {
 	return true
 }
 
-// joinedFlush is a flush that somebody else carries out.
+// joinedFlush is a flush that another goroutine carries out.
 type joinedFlush struct {
 	c      *Conn
 	unique uint64

@@ -11,24 +11,23 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Readers. A goroutine that waits in the kernel for a request costs nothing
-// when one comes: it carries it out itself, and nobody has to be woken. So
-// that the next request does not wait meanwhile, the one that leaves nobody in
-// the kernel behind sends another there, parked or new, unless one that writes
-// is about to come back (watch.go sees to it that it does). Who comes back parks
-// if enough are there already. So a disk with one request at a time has its few
-// warm readers, and one with many has as many as there are requests.
+// Readers are goroutines that wait in the kernel for a request. A reader carries
+// out its request itself, so no other goroutine has to be woken. So that the next
+// request does not wait meanwhile, the last reader that leaves the kernel wakes
+// another one, parked or new, unless a reader that writes is about to come back
+// (stall.go sees to it that it does). A reader that comes back parks if enough
+// wait in the kernel already. So a disk with one request at a time has a few warm
+// readers, and one with many requests has a reader for each.
 //
-// Writes take no reader each: see queue.go. As long as there are only small
-// requests that need not wait, one reader does (gather.go): the kernel wakes
-// those that wait in turn, and it is faster to wake the one that has just been
-// there.
+// Writes do not keep a reader each: see queue.go. While all requests are small
+// and need not wait, one reader is enough (batch.go): the kernel wakes waiting
+// readers in turn, and it is faster to wake the one that has just been there.
 
 // reader is a goroutine with a buffer.
 type reader struct {
 	*buffer
 	wake    chan struct{} // has room for one; closed to dismiss it
-	looking bool          // it is the one that looks for requests
+	looking bool          // it is the reader that polls for requests
 }
 
 // start starts a reader. The caller holds mu.
@@ -38,13 +37,13 @@ func (c *Conn) start() {
 		if c.total == 0 {
 			c.failed(err)
 		}
-		return // those that are there come back to read
+		return // the existing readers come back to read
 	}
 	c.total++
 	go (&reader{buffer: b, wake: make(chan struct{}, 1)}).run()
 }
 
-// wakeReader sends a reader to the kernel, unless all have ended.
+// wakeReader wakes a parked reader, or starts one, unless all have ended.
 func (c *Conn) wakeReader() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,12 +77,12 @@ func (r *reader) run() {
 		return
 	}
 	if ended {
-		c.dismiss(len(c.parked)) // nobody would wake them
+		c.dismiss(len(c.parked)) // no reader is left to wake them
 	}
 }
 
-// loop works until the reader is not needed, the connection has ended, or it
-// shall stop.
+// loop works until the reader is not needed, the connection has ended, or stop
+// was called.
 func (r *reader) loop() (ended bool, err error) {
 	c := r.c
 	for {
@@ -102,8 +101,8 @@ func (r *reader) loop() (ended bool, err error) {
 				return false, nil
 			}
 		}
-		counted := false // by stop: it must take a poke
-		last := false    // nobody else waits in the kernel
+		counted := false // by stop: it must take a stop request
+		last := false    // no other reader waits in the kernel
 		for again := true; again; again = counted {
 			began := time.Now()
 			r.poll(began)
@@ -127,7 +126,7 @@ func (r *reader) loop() (ended bool, err error) {
 					c.rate.overlap()
 				}
 				switch {
-				case queued && n > 0: // what does not wait for a write shall not
+				case queued && n > 0: // the request need not wait for the writes
 					c.writes.Go(func() {
 						c.doing.Add(1)
 						c.commit(false)
@@ -136,9 +135,9 @@ func (r *reader) loop() (ended bool, err error) {
 				case queued:
 					c.commit(last)
 				}
-				poke := n > 0 && r.handle(n, last)
+				stop := n > 0 && r.handle(n, last)
 				c.doing.Add(-1)
-				if poke && counted {
+				if stop && counted {
 					return false, nil
 				}
 			case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was given up
@@ -166,15 +165,15 @@ func (c *Conn) largeRequest() {
 	}
 }
 
-// stopped is what idle is above once the readers shall stop.
+// stopped is added to idle when the readers must stop.
 const stopped = 1 << 20
 
-// stop has the readers end. Those that carry out requests see it when they
-// come back. Those in the kernel wait for a request, so each is given one: a
-// poke, which it knows by the thread that sends it.
+// stop ends the readers. Those that carry out requests see it when they come
+// back. Those in the kernel wait for a request, so each is sent one: a stop
+// request, which it recognises by the thread that sends it.
 func (c *Conn) stop() {
 	c.mu.Lock()
-	c.stopping.Store(true) // nobody parks any more
+	c.stopping.Store(true) // no reader parks any more
 	c.dismiss(len(c.parked))
 	c.mu.Unlock()
 	inside := int(c.idle.Add(stopped)) - stopped
@@ -190,13 +189,13 @@ func (c *Conn) stop() {
 	<-c.quiet
 }
 
-// What became of an attempt to park.
+// parking is the outcome of an attempt to park.
 type parking int
 
 const (
 	needed    parking = iota // not parked, still counted as idle
 	woken                    // was parked, is needed again
-	dismissed                // was parked, shall end
+	dismissed                // was parked, must end
 )
 
 func (r *reader) park() parking {
@@ -215,7 +214,7 @@ func (r *reader) park() parking {
 	return woken
 }
 
-// trim dismisses parked readers that nobody has needed since it ran last.
+// trim dismisses parked readers that were not needed since it ran last.
 func (c *Conn) trim() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

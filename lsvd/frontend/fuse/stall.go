@@ -5,26 +5,27 @@ import (
 	"time"
 )
 
-// Who writes is expected back in the kernel soon, so nobody is sent there
-// meanwhile. But the disk may stall, and then all would wait for it that could
-// be answered without: reads from the cache, or those that find the answer in
-// memory. So whoever leaves nobody in the kernel arms a timer, unless it is:
-// it fires until nothing changes any more, and sends a reader if nobody is
-// there then. While requests come and go that costs one look per interval.
+// A reader that carries out writes soon reads /dev/fuse again, so no extra reader
+// is started meanwhile. But the disk may stall, and then requests would wait that
+// the cache can answer. So the last reader that leaves the kernel arms a timer,
+// unless it is armed. The timer fires until no reader has come or gone for an
+// interval, and wakes a reader if none is in the kernel then. While requests come
+// and go, that costs one check per interval.
 
-// stallInterval is how long nobody waits in the kernel before somebody is sent
-// there; it is noticed within twice the time.
+// stallInterval is how long no reader waits in the kernel before one is woken. It
+// is noticed within twice the time.
 const stallInterval = 2 * time.Millisecond
 
+// stallTimer wakes a reader when none has read /dev/fuse for a while.
 type stallTimer struct {
-	emptied atomic.Uint64 // how often nobody was left in the kernel
+	emptied atomic.Uint64 // how often no reader was left in the kernel
 	armed   atomic.Bool
-	stalled atomic.Bool // a write takes long: nobody relies on who writes
+	stalled atomic.Bool // a write takes long: its reader does not count as coming back soon
 	timer   *time.Timer
-	seen    uint64 // emptied when it fired last; of who armed it
+	seen    uint64 // emptied when the timer fired last; only checkStall uses it
 }
 
-// arm notes that nobody is left in the kernel.
+// arm notes that no reader is left in the kernel.
 func (w *stallTimer) arm() {
 	w.emptied.Add(1)
 	if !w.armed.Load() && w.armed.CompareAndSwap(false, true) {
@@ -32,8 +33,8 @@ func (w *stallTimer) arm() {
 	}
 }
 
-// lastReaderLeaves is called by the last reader in the kernel when it may be away for
-// long.
+// lastReaderLeaves is called by the last reader in the kernel when it may be away
+// for long.
 func (c *Conn) lastReaderLeaves() {
 	if c.writing.Load() == 0 || c.stall.stalled.Load() {
 		c.wakeReader()
@@ -42,14 +43,14 @@ func (c *Conn) lastReaderLeaves() {
 	c.stall.arm()
 }
 
-// writerReturns ends what counts in brief.
+// writerReturns notes that a reader has carried out its writes.
 func (c *Conn) writerReturns() {
 	if c.writing.Add(-1) == 0 && c.stall.stalled.Load() {
 		c.stall.stalled.Store(false)
 	}
 }
 
-// checkStall is what the timer does.
+// checkStall is called by the timer.
 func (c *Conn) checkStall() {
 	w := &c.stall
 	n := w.emptied.Load()
@@ -58,7 +59,7 @@ func (c *Conn) checkStall() {
 		w.timer.Reset(stallInterval)
 		return
 	}
-	if c.batching.Load() { // it waits, for a request that was given up
+	if c.batching.Load() { // the only reader waits, for a request that was interrupted
 		go c.finishBatch()
 	}
 	if c.idle.Load() == 0 {
@@ -71,7 +72,7 @@ func (c *Conn) checkStall() {
 	}
 }
 
-// finishBatch carries out what the only reader has gathered.
+// finishBatch carries out the requests that the only reader has batched.
 func (c *Conn) finishBatch() {
 	c.beginReads()
 	if c.queuer != nil {

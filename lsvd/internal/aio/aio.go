@@ -2,11 +2,11 @@
 //
 // [Read] reads files past the page cache, many reads at a time, without a
 // thread waiting for each. A goroutine that reads is parked, and one goroutine
-// of the process takes what has completed and wakes those who wait, several
-// together. Where each read has a thread that waits for it, most of the
-// processor time goes into switching between them. [Begin] is for those who
-// do not wait even so: many reads are handed to the kernel, and by it to the
-// disk, with one call, and who takes what has completed calls them back.
+// of the process fetches completions and wakes the readers, several together.
+// Where each read has a thread that waits for it, most of the processor time goes
+// into switching between them. [Begin] parks no goroutine: one call hands many
+// reads to the kernel, and the goroutine that fetches their completions calls
+// them back.
 //
 // A [Batch] makes many small writes with one call.
 package aio
@@ -51,12 +51,12 @@ const opRead = 0
 // slot is a read under way. The kernel knows it by its number.
 type slot struct {
 	cb   iocb
-	req  atomic.Pointer[Request] // nil: somebody waits; atomic, as the kernel is between who sets it and who takes it
+	req  atomic.Pointer[Request] // nil: a goroutine waits on done; atomic: the kernel is between its writer and its reader
 	done chan int64              // the result; has room for one
 }
 
-// Completion waits for a read that was begun. Its methods are called by who takes
-// what has completed for the whole process: they must not block.
+// Completion is called when a read that was begun has ended. The goroutine that
+// fetches the completions of the whole process calls it: it must not block.
 type Completion interface {
 	// Done says how much was read. Others that have ended together may follow:
 	// then more is set.
@@ -81,10 +81,10 @@ type queue struct {
 	poller poller
 }
 
-// created is the queue, if there is one by now.
+// created is the queue, once it was created.
 var created atomic.Pointer[queue]
 
-// processQueue is the queue of the process; nil if the kernel has none to give.
+// processQueue returns the queue of the process; nil if the kernel refuses one.
 var processQueue = sync.OnceValue(func() *queue {
 	q := &queue{free: make(chan int, depth), poller: poller{wake: make(chan struct{}, 1)}}
 	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, depth, uintptr(unsafe.Pointer(&q.ctx)), 0); errno != 0 {
@@ -139,14 +139,14 @@ func Read(fd int, p []byte, off int64) (int, error) {
 	return result(<-s.done)
 }
 
-// acquire takes a free slot for a read.
+// acquire sets up the free slot i for a read.
 func (q *queue) acquire(i, fd int, p []byte, off int64) *slot {
 	s := &q.slots[i]
 	s.cb = iocb{data: uint64(i), opcode: opRead, fd: uint32(fd), buf: unsafe.SliceData(p), n: uint64(len(p)), off: off}
 	return s
 }
 
-// release gives a slot back.
+// release frees a slot.
 func (q *queue) release(s *slot) {
 	s.cb.buf = nil
 	s.req.Store(nil)

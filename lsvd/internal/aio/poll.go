@@ -10,20 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who takes what has completed: one goroutine of the process, which the kernel
-// wakes for it. Somebody who looks around for work anyway may do so instead
-// (Take), as long as he does (Leave): then nobody is woken. The goroutine
-// looks after him now and then, so nothing depends on it that he comes back.
+// One goroutine of the process fetches the completions of reads: the kernel wakes
+// it for them. A caller that polls for work anyway may fetch them instead (Poll)
+// until it stops (StopPolling): then no thread is woken. The goroutine checks now
+// and then, so completions are fetched even if that caller does not come back.
 
-// pollerPause is how long the goroutine leaves to somebody else what has
-// completed.
+// pollerPause is how long the goroutine leaves completions to the caller of Poll.
 const pollerPause = 2 * time.Millisecond
 
-// poller is somebody else who takes what has completed.
+// poller is the state of a caller that polls.
 type poller struct {
-	active atomic.Bool   // there is one
-	parked atomic.Bool   // the goroutine leaves it to him
-	wake   chan struct{} // the goroutine; has room for one
+	active atomic.Bool   // a caller polls
+	parked atomic.Bool   // the goroutine leaves completions to that caller
+	wake   chan struct{} // wakes the goroutine; has room for one
 
 	mu sync.Mutex
 	completions
@@ -35,9 +34,9 @@ type completions struct {
 	begun  [depth]*Request
 }
 
-// Poll takes what has completed, if there is something, tells those whose reads
-// those were, and reports whether there were any. It does not wait. Until Leave
-// is called, nobody else does so, but for a look now and then.
+// Poll fetches the completions that are there, completes their reads, and reports
+// whether there were any. It does not wait. Until StopPolling is called, the
+// goroutine fetches none, but for a check now and then.
 func Poll() bool {
 	q := created.Load()
 	if q == nil {
@@ -53,7 +52,7 @@ func Poll() bool {
 	return q.poll(&q.poller.completions)
 }
 
-// StopPolling ends what Take began.
+// StopPolling ends the polling that Poll began.
 func StopPolling() {
 	q := created.Load()
 	if q == nil || !q.poller.active.Load() {
@@ -69,7 +68,7 @@ func StopPolling() {
 	}
 }
 
-// reap takes what has completed, as long as the process lives.
+// reap fetches completions, as long as the process lives.
 func (q *queue) reap() {
 	var c completions
 	timer := time.NewTimer(pollerPause)
@@ -81,7 +80,7 @@ func (q *queue) reap() {
 			continue
 		}
 		q.poller.parked.Store(true)
-		if q.poller.active.Load() { // else he may not have seen that he is relied on
+		if q.poller.active.Load() { // else that caller may have stopped before it saw parked
 			timer.Reset(pollerPause)
 			select {
 			case <-q.poller.wake:
@@ -93,7 +92,7 @@ func (q *queue) reap() {
 	}
 }
 
-// poll takes what has completed without waiting for it.
+// poll fetches the completions that are there, without waiting.
 func (q *queue) poll(c *completions) bool {
 	var none unix.Timespec
 	n, _, errno := unix.RawSyscall6(unix.SYS_IO_GETEVENTS, q.ctx, 0, depth, uintptr(unsafe.Pointer(&c.events[0])), uintptr(unsafe.Pointer(&none)), 0)
@@ -104,7 +103,7 @@ func (q *queue) poll(c *completions) bool {
 	return true
 }
 
-// completeAll tells those whose reads have completed, the first n of c.
+// completeAll completes the reads of the first n completions of c.
 func (q *queue) completeAll(c *completions, n int) {
 	waited, calls := false, 0
 	for i := range c.events[:n] {
@@ -130,6 +129,6 @@ func (q *queue) completeAll(c *completions, n int) {
 		r.Completion.BatchDone()
 	}
 	if waited {
-		runtime.Gosched() // they go first, on this thread
+		runtime.Gosched() // the woken readers go first, on this thread
 	}
 }

@@ -29,8 +29,8 @@ type files struct {
 	opened int
 }
 
-// openFile is an open object. It is closed when it has been dropped and nobody
-// reads it any more.
+// openFile is an open object. It is closed when it has been dropped and its last
+// reader has released it.
 type openFile struct {
 	key    string
 	refs   atomic.Int32
@@ -40,8 +40,8 @@ type openFile struct {
 
 // ReadObject implements [store.Local]. What is aligned to pages, in the object and in
 // memory, and is not in the page cache since it was written, passes it by:
-// whoever reads single blocks of objects keeps himself what is worth it, and a
-// page cache that is full costs as much time as the read.
+// a reader of single blocks has a cache of its own, and a full page cache costs
+// as much time as the read.
 func (d *Store) ReadObject(ctx context.Context, key string, p []byte, off int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (d *Store) open(key string) (*openFile, error) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if e := x.byKey[key]; e != nil { // somebody else was faster
+	if e := x.byKey[key]; e != nil { // another caller was faster
 		o.release()
 		return x.take(e), nil
 	}
@@ -244,7 +244,7 @@ func (x *files) drop(e *list.Element) {
 	o.release()
 }
 
-// close closes all, once nobody has the Store any more.
+// close closes all files; the cleanup of the Store calls it.
 func (x *files) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
