@@ -280,7 +280,7 @@ func (d *Device) loadMap(ctx context.Context, seen *storeListing, rec *Recovery)
 	}
 	indexes := make([]*segment.Index, len(after))
 	err := d.each(len(after), func(i int) (err error) {
-		indexes[i], err = d.cache.index(ctx, after[i])
+		indexes[i], err = d.cache.Index(ctx, after[i])
 		return err
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/boot"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -173,21 +174,21 @@ func (d *Device) askBoot() *bootList {
 	m := d.man
 	get := func() {
 		defer close(x.done)
-		if d.cache.local == nil {
-			x.list, x.damaged = d.loadBoot(d.cache.ctx, m)
+		if !d.cache.Local() {
+			x.list, x.damaged = d.loadBoot(d.cache.Context(), m)
 		}
 	}
 	if d.opts.manual {
 		get()
 	} else {
-		d.cache.fetches.Go(get)
+		d.cache.Go(get)
 	}
 	return x
 }
 
 // beginBoot begins to read ahead what is in the list, and to note what is read.
 func (d *Device) beginBoot(x *bootList) {
-	if d.cache.local != nil {
+	if d.cache.Local() {
 		return
 	}
 	r := &d.boot
@@ -202,7 +203,7 @@ func (d *Device) beginBoot(x *bootList) {
 	if d.opts.manual {
 		use()
 	} else {
-		d.cache.fetches.Go(use)
+		d.cache.Go(use)
 	}
 }
 
@@ -229,7 +230,7 @@ func (d *Device) loadBoot(ctx context.Context, m *manifest.Manifest) (list []boo
 // prefetch fetches the blocks of the list into the cache, up to half of it.
 func (d *Device) prefetch(list []boot.Piece) {
 	c := d.cache
-	most := int(min(bootFrames, c.room/4/bootLimit/segment.FrameSize)) // see plan
+	most := int(min(bootFrames, c.Budget()/4/bootLimit/segment.FrameSize)) // see planPrefetch
 	if most == 0 {
 		return
 	}
@@ -241,29 +242,23 @@ func (d *Device) prefetch(list []boot.Piece) {
 		now := list[:min(len(list), bootFrames)]
 		list = list[len(now):]
 		for _, x := range d.framesOf(now, most) {
-			if c.ctx.Err() != nil || brought.Load() >= c.room/2 {
+			if c.Context().Err() != nil || brought.Load() >= c.Budget()/2 {
 				return
 			}
 			bring := func() {
-				jobs := c.planPrefetch(nil, part{s: x.s, block: uint64(x.first) * segment.FrameBlocks}, x.blocks(), false)
-				for _, j := range jobs {
-					brought.Add(j.ahead)
-				}
-				for _, j := range jobs {
-					c.runJob(c.ctx, j)
-				}
+				c.PrefetchNow(readcache.Range{Segment: x.s, Block: uint64(x.first) * segment.FrameBlocks, Blocks: x.blocks()}, func(n int64) { brought.Add(n) })
 			}
-			if c.manual {
+			if d.opts.manual {
 				bring()
 				continue
 			}
 			lanes.enter(func() int {
-				if c.asking.Load() > 0 {
+				if c.Busy() {
 					return bootYield
 				}
 				return bootLimit
 			})
-			c.fetches.Go(func() {
+			c.Go(func() {
 				defer lanes.leave()
 				bring()
 			})
@@ -296,7 +291,7 @@ func (d *Device) framesOf(list []boot.Piece, most int) []frameRange {
 			if lba+uint64(n) > size {
 				continue // the list may be of a larger disk, or of any
 			}
-			pieces, g, err := d.locate(d.cache.ctx, lba, uint64(n), nil)
+			pieces, g, err := d.locate(d.cache.Context(), lba, uint64(n), nil)
 			if err != nil {
 				continue // a read of these blocks reports the error
 			}

@@ -198,7 +198,7 @@ func (d *Device) settle(own mapObject, placed []leafPage) {
 		delete(d.table, num)
 	}
 	d.mu.Unlock()
-	d.cache.drop(gone)
+	d.cache.Drop(gone)
 	for len(placed) > 0 {
 		n := min(len(placed), 512)
 		d.mu.Lock()

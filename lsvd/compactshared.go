@@ -241,7 +241,7 @@ func (b *batch) add(x *shared, limit int) bool {
 // findUses finds what the disks use of the segment; nothing, if it is damaged.
 func (x *shared) findUses(ctx context.Context) error {
 	first := x.sharers[0]
-	index, err := first.d.cache.index(ctx, &first.s.Segment)
+	index, err := first.d.cache.Index(ctx, &first.s.Segment)
 	if errs.Is(err, errs.Corrupt) {
 		first.d.quarantine(first.s, err)
 		return nil

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -306,8 +307,8 @@ func ReadSnapshot(ctx context.Context, st store.Store, id ID, snapshot string, k
 		}
 		table[s.Num] = s
 	}
-	ca := newCache(st, nil, Options{Key: key, CacheBytes: 64 << 20})
-	defer ca.close()
+	ca := readcache.New(st, readcache.Config{Key: key, Bytes: 64 << 20})
+	defer ca.Close()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * copyParallel)
 	err = manifest.EachLeaf(gctx, st, m, func(leaf uint64, runs []extent.Run) error {
@@ -322,7 +323,7 @@ func ReadSnapshot(ctx context.Context, st store.Store, id ID, snapshot string, k
 			}
 			g.Go(func() error {
 				p := make([]byte, n)
-				if err := ca.read(gctx, table[r.Src], uint64(r.Off), p); err != nil {
+				if err := ca.Read(gctx, table[r.Src], uint64(r.Off), p); err != nil {
 					return err
 				}
 				return f(off, p)

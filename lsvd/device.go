@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -32,9 +33,9 @@ type Device struct {
 	size    atomic.Int64
 	wal     *wal.Log
 	lock    io.Closer
-	cache   *cache
+	cache   *readcache.Cache
 	plain   bool // segments are not compressed
-	streams streams
+	streams readcache.Streams
 	reads   readQueue
 	boot    recorder
 
@@ -288,7 +289,7 @@ func (d *Device) Close(ctx context.Context) error {
 		err = d.retryWhile(ctx, d.failure, func() error { return d.drain(ctx, true) })
 	}
 	d.waitForReaders()
-	d.cache.close()
+	d.cache.Close()
 	d.wal.Close()
 	d.lock.Close()
 	return err
@@ -351,6 +352,9 @@ func (d *Device) Stats() Stats {
 		s.LiveBlocks += int64(g.live)
 		s.StoredBlocks += int64(g.Blocks)
 	}
-	d.cache.figures(&s)
+	f := d.cache.Figures()
+	s.CacheHits, s.CacheMisses, s.CacheBytes, s.CacheDiskHits = f.Hits, f.Misses, f.Bytes, f.DiskHits
+	s.StoreReads, s.StoreReadBytes = f.StoreReads, f.StoreBytes
+	s.ReadAhead, s.ReadAheadUsed, s.ReadAheadWasted = f.Prefetched, f.PrefetchUsed, f.PrefetchWasted
 	return s
 }

@@ -134,7 +134,7 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 			continue // and it may be deleted, if the last checkpoint went through unnoticed
 		}
 		d.observeLifetime(v)
-		x, err := d.cache.index(ctx, &v.Segment)
+		x, err := d.cache.Index(ctx, &v.Segment)
 		if errs.Is(err, errs.Corrupt) {
 			d.quarantine(v, err)
 			continue
@@ -286,7 +286,7 @@ func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment,
 		if got.read(i, first, p) {
 			return nil
 		}
-		err := d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off)+first, p)
+		err := d.cache.Read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off)+first, p)
 		if errs.Is(err, errs.Corrupt) {
 			d.quarantine(moves[i].seg, err)
 		}

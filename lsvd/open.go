@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
@@ -70,9 +71,9 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		opts: opts, st: st, pub: make(ctxMutex, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, readers: newReaderEpoch(),
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}),
-		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.DiskCache.cache(), opts),
+		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: readcache.New(st, readcache.Config{Key: opts.Key, Bytes: opts.CacheBytes, Disk: opts.DiskCache.cache(), Manual: opts.manual}),
 	}
-	d.plain = opts.Compression == CompressNone || opts.Compression == CompressRemote && d.cache.local != nil
+	d.plain = opts.Compression == CompressNone || opts.Compression == CompressRemote && d.cache.Local()
 	d.base.Dropped = d.dropped
 	d.recent = d.newRecent()
 	if d.lock, err = fs.Lock(); err != nil {
@@ -80,7 +81,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	}
 	rec, err := d.recover(ctx, fs)
 	if err != nil {
-		d.cache.close()
+		d.cache.Close()
 		if d.wal != nil {
 			d.wal.Close()
 		}
@@ -140,7 +141,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		return rec, err
 	}
 	d.epoch, d.owner = claim.Epoch, claim.Owner
-	d.cache.warm(d.man.Segments)
+	d.cache.Warm(d.man.Segments)
 	seen, err := d.listObjects(ctx, d.man, func() error { return d.replace(ctx, claim) })
 	if err != nil {
 		return rec, err

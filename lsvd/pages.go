@@ -145,10 +145,10 @@ func (w pageLoads) find(p extent.Page) *pages {
 func (d *Device) warmMap() {
 	// Accepting a loss, a page that cannot be read is a lost one: then only
 	// what is needed is read.
-	if d.opts.manual || d.opts.AcceptLoss || d.cache.local != nil {
+	if d.opts.manual || d.opts.AcceptLoss || d.cache.Local() {
 		return
 	}
-	d.cache.fetches.Go(d.readMap)
+	d.cache.Go(d.readMap)
 }
 
 // readMap reads what warmMap is about.
@@ -173,10 +173,10 @@ func (d *Device) readMap() {
 	d.mu.Unlock()
 	var next atomic.Int64
 	for range min(warmFlight, len(all.all)) {
-		d.cache.fetches.Go(func() {
+		d.cache.Go(func() {
 			for i := next.Add(1); i <= int64(len(all.all)); i = next.Add(1) {
 				f := all.all[i-1]
-				err := d.loadPages(d.cache.ctx, f)
+				err := d.loadPages(d.cache.Context(), f)
 				d.mu.Lock()
 				object := f.contents[0].page.Object
 				d.pageLoads[object] = slices.DeleteFunc(d.pageLoads[object], func(x *pages) bool { return x == f })

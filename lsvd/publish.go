@@ -288,7 +288,7 @@ func (d *Device) seal(c *cut, o *output) error {
 func (d *Device) adoptCut(c *cut) {
 	for _, o := range c.outputs {
 		s := manifest.Segment{Num: d.man.NextSegment, Ref: o.ref, Size: int64(len(o.object)), First: c.first, Last: c.last}
-		d.cache.cacheSegment(&s, o.object)
+		d.cache.Add(&s, o.object)
 		d.adopt(&s, o.entries, o.short)
 		d.stats.published.Add(int64(s.Blocks) * BlockSize)
 		d.refillBudget(gcRate * int64(s.Blocks))

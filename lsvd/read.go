@@ -5,6 +5,7 @@ import (
 
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/pkg/errs"
@@ -70,7 +71,7 @@ func (d *Device) ReadCached(p []byte, off int64) bool {
 			}
 		case x.seg == nil:
 			clear(b)
-		case !d.cache.copyAllCached(part{&x.seg.Segment, x.block, b}):
+		case !d.cache.CopyAllCached(readcache.Part{Segment: &x.seg.Segment, Block: x.block, P: b}):
 			return false
 		}
 	}
@@ -93,7 +94,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	if d.boot.on.Load() {
 		d.boot.note(d.opts.Now(), pieces)
 	}
-	var missing []part
+	var missing []readcache.Part
 	for i := range pieces {
 		x := &pieces[i]
 		b := p[(x.lba-first)*BlockSize:][:x.n*BlockSize]
@@ -104,7 +105,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 		case x.chunk != nil:
 			err = x.chunk.Read(b, x.block)
 		case x.seg != nil:
-			missing = d.cache.copyCached(missing, part{&x.seg.Segment, x.block, b})
+			missing = d.cache.CopyCached(missing, readcache.Part{Segment: &x.seg.Segment, Block: x.block, P: b})
 		default:
 			clear(b)
 		}
@@ -119,7 +120,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return errs.Wrap(d.cache.loadAll(ctx, missing, stream), "read disk %s at %d+%d", d.vol, off, len(p))
+	return errs.Wrap(d.cache.Load(ctx, missing, stream), "read disk %s at %d+%d", d.vol, off, len(p))
 }
 
 // locate appends the pieces of a range. They may be read until the caller

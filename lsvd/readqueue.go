@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -15,15 +16,15 @@ import (
 // own, like a read by ReadAt.
 
 // QueueResult is the outcome of QueueRead.
-type QueueResult int
+type QueueResult = readcache.QueueResult
 
 const (
 	// NotQueued says that the caller must call ReadAt.
-	NotQueued QueueResult = iota
+	NotQueued = readcache.NotQueued
 	// Filled says that it was read from memory.
-	Filled
+	Filled = readcache.Filled
 	// Queued says that the completion will be called.
-	Queued
+	Queued = readcache.Queued
 )
 
 // readQueue is what BeginReads begins.
@@ -43,10 +44,7 @@ type queuedRead struct {
 	g      *readerEpoch
 	p      []byte
 	off    int64
-	src    *source
-	f, at  int     // frame, and where in it
-	whole  *frame  // the frame is fetched whole; nil: p alone
-	fl     *flight // of the frame
+	read   readcache.QueuedRead
 	failed bool
 }
 
@@ -58,12 +56,11 @@ var queuedReads = sync.Pool{New: func() any { return new(queuedRead) }}
 //
 // The caller must call BeginReads afterwards, before anything that waits.
 func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Completion) QueueResult {
-	c := d.cache
 	if off%BlockSize != 0 || len(p)%BlockSize != 0 || d.check(off, int64(len(p))) != nil {
 		return NotQueued
 	}
 	first, n := uint64(off/BlockSize), uint64(len(p)/BlockSize)
-	if c.local == nil || c.manual || d.streams.has(first, n) {
+	if !d.cache.Local() || d.opts.manual || d.streams.Has(first, n) {
 		return d.queueCached(p, off)
 	}
 	d.mu.RLock()
@@ -101,50 +98,14 @@ func (d *Device) queueCached(p []byte, off int64) QueueResult {
 
 // queueRead queues a read of a piece of a segment, which the reader epoch g protects.
 func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *readerEpoch, w Completion) QueueResult {
-	c, want := d.cache, part{&x.seg.Segment, x.block, p}
-	f, at, head := want.head()
-	if len(head) < len(p) {
-		if c.copyAllCached(want) {
-			return Filled
-		}
-		return NotQueued
+	var object store.ObjectRead
+	read, result := d.cache.Queue(readcache.Part{Segment: &x.seg.Segment, Block: x.block, P: p}, &object)
+	if result != Queued {
+		return result
 	}
-	k := frameKey{x.seg.Num, uint32(f)}
-	if c.get(k, at, p, false) == len(p) {
-		return Filled
-	}
-	src := c.sources.get(x.seg.Num)
-	if src == nil || !src.IsPlain(f) || at+len(p) > src.PlainSize(f) {
-		return NotQueued
-	}
-	size := src.PlainSize(f)
-	var whole *frame
-	var fl *flight
-	if bring := c.admitFrame(); bring || !src.knows(f) {
-		var mine bool
-		switch whole, fl, mine = c.claim(k); {
-		case whole != nil:
-			copy(p, whole.data[at:])
-			whole.release()
-			return Filled
-		case !mine:
-			c.abandon(fl)
-			return NotQueued
-		}
-		whole = newFrame(size)
-	}
-	c.missed(k)
 	r := queuedReads.Get().(*queuedRead)
-	*r = queuedRead{ctx: ctx, d: d, w: w, g: g, p: p, off: off, src: src, f: f, at: at, whole: whole, fl: fl}
-	start, _ := src.Range(f, f+1)
-	r.Key, r.Completion = src.key, r
-	if whole != nil {
-		r.P, r.Off = whole.data, start
-	} else {
-		r.P, r.Off = p, start+int64(at)
-	}
-	c.storeReads.Add(1)
-	c.storeBytes.Add(int64(len(r.P)))
+	*r = queuedRead{ObjectRead: object, ctx: ctx, d: d, w: w, g: g, p: p, off: off, read: read}
+	r.Completion = r
 	q := &d.reads
 	q.mu.Lock()
 	q.reads = append(q.reads, &r.ObjectRead)
@@ -163,7 +124,7 @@ func (d *Device) BeginReads() {
 	}
 	q.reads, q.spare = q.spare, nil
 	q.mu.Unlock()
-	d.cache.local.BeginReads(reads)
+	d.cache.BeginReads(reads)
 	clear(reads)
 	q.mu.Lock()
 	q.spare = reads[:0]
@@ -172,17 +133,7 @@ func (d *Device) BeginReads() {
 
 // Done implements [store.Waiter].
 func (r *queuedRead) Done(err error, more bool) {
-	if r.whole == nil {
-		r.failed = err != nil || !r.src.intact(r.f, r.at, r.p)
-	} else {
-		c := r.d.cache
-		r.failed = !c.completeLocal(r.src, r.f, r.fl, r.whole, err == nil, true)
-		if !r.failed {
-			copy(r.p, r.whole.data[r.at:])
-		}
-		c.abandon(r.fl)
-		r.whole.release()
-	}
+	r.failed = !r.read.Finish(err)
 	r.g.exit()
 	if !r.failed {
 		r.w.Done(nil, more)

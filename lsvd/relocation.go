@@ -26,7 +26,7 @@ type relocationBuffer struct {
 // readRelocations reads the data of moves into a buffer, if the store is local.
 // It leaves out what it cannot read: copyOut then reads it block by block.
 func (d *Device) readRelocations(ctx context.Context, moves []move) *relocationBuffer {
-	if d.cache.local == nil {
+	if !d.cache.Local() {
 		return nil
 	}
 	g := &relocationBuffer{at: make([]int, len(moves)), has: make([]bool, len(moves))}
@@ -58,7 +58,7 @@ func (d *Device) readRelocations(ctx context.Context, moves []move) *relocationB
 			continue
 		}
 		p := buf[:(end-start)*BlockSize]
-		if d.cache.read(ctx, &first.seg.Segment, start, p) == nil {
+		if d.cache.Read(ctx, &first.seg.Segment, start, p) == nil {
 			for _, i := range order[:n] {
 				m := &moves[i]
 				copy(g.data[g.at[i]:][:m.n*BlockSize], p[(uint64(m.from.Off)-start)*BlockSize:])

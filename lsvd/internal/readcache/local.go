@@ -1,4 +1,4 @@
-package lsvd
+package readcache
 
 import (
 	"cmp"
@@ -24,8 +24,8 @@ type localFrames struct {
 	src   *source
 	first int
 	n     int    // how many: wanted whole if parts is nil
-	whole part   // all of them
-	parts []part // pieces of the only one
+	whole Part   // all of them
+	parts []Part // pieces of the only one
 }
 
 // errNotBrought completes flights of frames that could not be read from a local
@@ -34,7 +34,7 @@ var errNotBrought = errs.New(errs.Unavailable, "frame was not read")
 
 // loadLocal fills what it can of parts, and returns what is left. Whatever goes
 // wrong, other tiers are asked for it and say why.
-func (c *cache) loadLocal(ctx context.Context, parts []part, stream bool) (left []part) {
+func (c *Cache) loadLocal(ctx context.Context, parts []Part, stream bool) (left []Part) {
 	bring := stream
 	if len(parts) == 1 && !stream {
 		var done bool
@@ -51,7 +51,7 @@ func (c *cache) loadLocal(ctx context.Context, parts []part, stream bool) (left 
 		x := &all[i]
 		if x.parts == nil {
 			off, _ := x.src.Range(x.first, x.first+1)
-			reads = append(reads, newLocalRead(x.src, x.whole.p, off, func(ok bool) { failed[i] = !ok || !c.checkLocalFrames(x) }))
+			reads = append(reads, newLocalRead(x.src, x.whole.P, off, func(ok bool) { failed[i] = !ok || !c.checkLocalFrames(x) }))
 			continue
 		}
 		reads, waits[i] = c.planLocalFrame(reads, x, bring, stream, func() { failed[i] = true })
@@ -78,29 +78,29 @@ func (c *cache) loadLocal(ctx context.Context, parts []part, stream bool) (left 
 }
 
 // splitLocal sorts out what can be read without detour.
-func (c *cache) splitLocal(ctx context.Context, parts []part) (all []localFrames, left []part) {
+func (c *Cache) splitLocal(ctx context.Context, parts []Part) (all []localFrames, left []Part) {
 	var some []localFrames
 	for _, x := range parts {
-		src, err := c.source(ctx, x.s)
+		src, err := c.source(ctx, x.Segment)
 		if err != nil {
 			left = append(left, x)
 			continue
 		}
-		for len(x.p) > 0 {
+		for len(x.P) > 0 {
 			f, _, p := x.head()
-			head := part{x.s, x.block, p}
+			head := Part{x.Segment, x.Block, p}
 			switch {
 			case !src.IsPlain(f):
 				left = append(left, head)
 			case len(p) < src.PlainSize(f):
-				some = append(some, localFrames{src: src, first: f, n: 1, parts: []part{head}})
+				some = append(some, localFrames{src: src, first: f, n: 1, parts: []Part{head}})
 			default:
 				n := 1
-				for len(p) < len(x.p) && f+n < src.Frames() && src.IsPlain(f+n) && len(p)+src.PlainSize(f+n) <= len(x.p) {
-					p = x.p[:len(p)+src.PlainSize(f+n)]
+				for len(p) < len(x.P) && f+n < src.Frames() && src.IsPlain(f+n) && len(p)+src.PlainSize(f+n) <= len(x.P) {
+					p = x.P[:len(p)+src.PlainSize(f+n)]
 					n++
 				}
-				all = append(all, localFrames{src: src, first: f, n: n, whole: part{x.s, x.block, p}})
+				all = append(all, localFrames{src: src, first: f, n: n, whole: Part{x.Segment, x.Block, p}})
 			}
 			x = x.skip(len(p))
 		}
@@ -120,13 +120,13 @@ func (c *cache) splitLocal(ctx context.Context, parts []part) (all []localFrames
 
 // readLocalBlocks reads blocks of one frame, if they can be checked alone, unless
 // the admission policy wants the whole frame.
-func (c *cache) readLocalBlocks(ctx context.Context, x part) (done, bring bool) {
-	src, err := c.source(ctx, x.s)
+func (c *Cache) readLocalBlocks(ctx context.Context, x Part) (done, bring bool) {
+	src, err := c.source(ctx, x.Segment)
 	if err != nil {
 		return false, false
 	}
 	f, at, p := x.head()
-	if len(p) < len(x.p) || !src.IsPlain(f) || len(p) == src.PlainSize(f) || !src.knows(f) {
+	if len(p) < len(x.P) || !src.IsPlain(f) || len(p) == src.PlainSize(f) || !src.knows(f) {
 		return false, false
 	}
 	if c.admitFrame() {
@@ -137,8 +137,8 @@ func (c *cache) readLocalBlocks(ctx context.Context, x part) (done, bring bool) 
 }
 
 // checkLocalFrames checks whole frames that were read.
-func (c *cache) checkLocalFrames(x *localFrames) bool {
-	b := x.whole.p
+func (c *Cache) checkLocalFrames(x *localFrames) bool {
+	b := x.whole.P
 	for f := x.first; f < x.first+x.n; f++ {
 		size := x.src.PlainSize(f)
 		if !x.src.Holds(f, b[:size]) {
@@ -158,7 +158,7 @@ func (c *cache) checkLocalFrames(x *localFrames) bool {
 // planLocalFrame adds the reads that fill parts of a frame; bring says that the
 // whole frame must be fetched. If another read fetches it already, it returns that flight, which
 // the caller must await, after its own reads. It calls failed if one fails.
-func (c *cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream bool, failed func()) ([]*localRead, *flight) {
+func (c *Cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream bool, failed func()) ([]*localRead, *flight) {
 	f := x.first
 	off, _ := x.src.Range(f, f+1)
 	if x.src.knows(f) && !bring && !c.admitFrame() {
@@ -195,7 +195,7 @@ func (c *cache) planLocalFrame(reads []*localRead, x *localFrames, bring, stream
 // fetchLocal is the read that fetches a frame, for the flight fl. It calls got
 // when the flight is complete, with nil if it failed; fills says that the whole
 // frame is a fill.
-func (c *cache) fetchLocal(src *source, f int, fl *flight, got func(*frame), fills bool) *localRead {
+func (c *Cache) fetchLocal(src *source, f int, fl *flight, got func(*frame), fills bool) *localRead {
 	fr := newFrame(src.PlainSize(f))
 	off, _ := src.Range(f, f+1)
 	return newLocalRead(src, fr.data, off, func(ok bool) {
@@ -210,7 +210,7 @@ func (c *cache) fetchLocal(src *source, f int, fl *flight, got func(*frame), fil
 
 // completeLocal ends the flight of frame f, which was read into fr if ok says so,
 // and reports whether fr holds it; fills says that the whole frame is a fill.
-func (c *cache) completeLocal(src *source, f int, fl *flight, fr *frame, ok, fills bool) bool {
+func (c *Cache) completeLocal(src *source, f int, fl *flight, fr *frame, ok, fills bool) bool {
 	if !ok || !src.Holds(f, fr.data) {
 		c.complete(fl, nil, errNotBrought)
 		return false
@@ -242,7 +242,7 @@ func (r *localRead) Done(err error, _ bool) { r.err = err }
 func (r *localRead) BatchDone() { r.done <- r }
 
 // readAll makes reads in parallel, and calls end for each.
-func (c *cache) readAll(ctx context.Context, reads []*localRead) {
+func (c *Cache) readAll(ctx context.Context, reads []*localRead) {
 	for _, r := range reads {
 		c.storeReads.Add(1)
 		c.storeBytes.Add(int64(len(r.P)))
@@ -266,14 +266,14 @@ func (c *cache) readAll(ctx context.Context, reads []*localRead) {
 	}
 }
 
-func copyParts(parts []part, fr *frame) {
+func copyParts(parts []Part, fr *frame) {
 	for _, x := range parts {
 		_, at, p := x.head()
 		copy(p, fr.data[at:])
 	}
 }
 
-func (c *cache) readLocal(ctx context.Context, src *source, p []byte, off int64) bool {
+func (c *Cache) readLocal(ctx context.Context, src *source, p []byte, off int64) bool {
 	c.storeReads.Add(1)
 	c.storeBytes.Add(int64(len(p)))
 	return c.local.ReadObject(ctx, src.key, p, off) == nil

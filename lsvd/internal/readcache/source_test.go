@@ -1,4 +1,4 @@
-package lsvd
+package readcache
 
 import (
 	"testing"
@@ -17,15 +17,14 @@ func TestFramesUseSpaceOfIndexes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCache(st, nil, Options{CacheBytes: limit})
-	defer c.close()
+	c := New(st, Config{Bytes: limit})
+	defer c.Close()
 	bytes := func() int64 {
-		var s Stats
-		c.figures(&s)
-		if s.CacheBytes > limit {
-			t.Fatalf("%d bytes in a cache of %d", s.CacheBytes, limit)
+		s := c.Figures()
+		if s.Bytes > limit {
+			t.Fatalf("%d bytes in a cache of %d", s.Bytes, limit)
 		}
-		return s.CacheBytes
+		return s.Bytes
 	}
 	fill := func() {
 		for i := range uint64(1000) {
@@ -48,7 +47,7 @@ func TestFramesUseSpaceOfIndexes(t *testing.T) {
 	if n := bytes() - c.sources.bytes(); n < limit*3/4-limit/32 {
 		t.Errorf("%d bytes of frames beside indexes in a cache of %d", n, limit)
 	}
-	c.drop(append(nums, 1<<40)) // which is not there
+	c.Drop(append(nums, 1<<40)) // which is not there
 	if n := c.sources.bytes(); n != 0 {
 		t.Errorf("%d bytes of indexes are left", n)
 	}

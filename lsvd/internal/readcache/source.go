@@ -1,4 +1,4 @@
-package lsvd
+package readcache
 
 import (
 	"context"
@@ -36,8 +36,8 @@ func (x *source) learn(i int, b []byte) {
 	if x.knows(i) {
 		return
 	}
-	for at := 0; at < len(b); at += BlockSize {
-		x.sums[i*segment.FrameBlocks+at/BlockSize].Store(wire.CRC(b[at : at+BlockSize]))
+	for at := 0; at < len(b); at += segment.Block {
+		x.sums[i*segment.FrameBlocks+at/segment.Block].Store(wire.CRC(b[at : at+segment.Block]))
 	}
 	x.known[i/32].Or(1 << (i % 32))
 }
@@ -46,9 +46,9 @@ func (x *source) knows(i int) bool { return x.known[i/32].Load()&(1<<(i%32)) != 
 
 // intact reports whether p is the data of frame i from at on, by its sums.
 func (x *source) intact(i, at int, p []byte) bool {
-	sums := x.sums[i*segment.FrameBlocks+at/BlockSize:]
-	for b := 0; b < len(p)/BlockSize; b++ {
-		if wire.CRC(p[b*BlockSize:(b+1)*BlockSize]) != sums[b].Load() {
+	sums := x.sums[i*segment.FrameBlocks+at/segment.Block:]
+	for b := 0; b < len(p)/segment.Block; b++ {
+		if wire.CRC(p[b*segment.Block:(b+1)*segment.Block]) != sums[b].Load() {
 			return false
 		}
 	}
@@ -122,7 +122,7 @@ func (s *sources) bytes() int64 {
 }
 
 // source returns what it takes to read a segment.
-func (c *cache) source(ctx context.Context, s *manifest.Segment) (*source, error) {
+func (c *Cache) source(ctx context.Context, s *manifest.Segment) (*source, error) {
 	if x := c.sources.get(s.Num); x != nil {
 		return x, nil
 	}
@@ -131,7 +131,7 @@ func (c *cache) source(ctx context.Context, s *manifest.Segment) (*source, error
 			return x, nil
 		}
 		// What one reader gives up, others may wait for.
-		x, err := c.index(context.WithoutCancel(ctx), s)
+		x, err := c.Index(context.WithoutCancel(ctx), s)
 		if err != nil {
 			return nil, err
 		}
@@ -146,9 +146,9 @@ func (c *cache) source(ctx context.Context, s *manifest.Segment) (*source, error
 // warmIndexes bounds the indexes that are read while a disk is opened.
 const warmIndexes = 32
 
-// warm begins to read the indexes of the newest of the segments, so that the
+// Warm begins to read the indexes of the newest of the segments, so that the
 // first reads of a disk in a remote store need not wait for them.
-func (c *cache) warm(segments []manifest.Segment) {
+func (c *Cache) Warm(segments []manifest.Segment) {
 	if c.manual || c.local != nil {
 		return
 	}
@@ -159,7 +159,7 @@ func (c *cache) warm(segments []manifest.Segment) {
 	}
 }
 
-func (c *cache) keepIndex(s *manifest.Segment, x *segment.Index) *source {
+func (c *Cache) keepIndex(s *manifest.Segment, x *segment.Index) *source {
 	src := &source{Index: x.Slim(), key: s.Ref.Key(), num: s.Num}
 	if c.local != nil {
 		src.sums = make([]atomic.Uint32, x.Blocks)
@@ -172,8 +172,8 @@ func (c *cache) keepIndex(s *manifest.Segment, x *segment.Index) *source {
 	return src
 }
 
-// drop gives up the indexes of segments that are gone.
-func (c *cache) drop(nums []uint64) {
+// Drop gives up the indexes of segments that are gone.
+func (c *Cache) Drop(nums []uint64) {
 	c.keeping.Lock()
 	defer c.keeping.Unlock()
 	for _, num := range nums {
@@ -185,7 +185,7 @@ func (c *cache) drop(nums []uint64) {
 // resizeBudget gives the frames the part of the indexes' budget that the indexes
 // do not use, in steps. The indexes are about to grow by n bytes. The caller
 // holds keeping.
-func (c *cache) resizeBudget(n int64) {
+func (c *Cache) resizeBudget(n int64) {
 	most := c.limit - c.room
 	step := most/16 + 1
 	lent := max(most-(c.sources.bytes()+n+step-1)/step*step, 0)
@@ -203,7 +203,7 @@ func (c *cache) resizeBudget(n int64) {
 	}
 }
 
-// index reads the index of a segment, with its entries.
-func (c *cache) index(ctx context.Context, s *manifest.Segment) (*segment.Index, error) {
+// Index reads the index of a segment, with its entries.
+func (c *Cache) Index(ctx context.Context, s *manifest.Segment) (*segment.Index, error) {
 	return segment.ReadIndex(s.Ref, c.key, s.Size, s.Blocks, func(off, n int64) ([]byte, error) { return c.fetch(ctx, s, off, n) })
 }

@@ -1,4 +1,4 @@
-package lsvd
+package readcache
 
 import (
 	"context"
@@ -110,7 +110,7 @@ func newShards(limit int64) []shard {
 // touch notes a read of n bytes at at. A read that continues where the last one
 // ended belongs to one pass over the frame, which is no reason to keep the frame.
 // The caller holds mu.
-func (s *shard) touch(c *cache, id int32, at, n int) {
+func (s *shard) touch(c *Cache, id int32, at, n int) {
 	f := s.frames[id]
 	if f.reason == prefetch {
 		f.reason = demand
@@ -126,7 +126,7 @@ func (s *shard) touch(c *cache, id int32, at, n int) {
 
 // get copies from a frame in memory and returns how much; 0 if it is not there,
 // which it counts if asked to.
-func (c *cache) get(k frameKey, at int, p []byte, count bool) int {
+func (c *Cache) get(k frameKey, at int, p []byte, count bool) int {
 	h := k.hash()
 	s := &c.shards[h&uint64(len(c.shards)-1)]
 	s.mu.Lock()
@@ -149,19 +149,19 @@ func (c *cache) get(k frameKey, at int, p []byte, count bool) int {
 }
 
 // missed counts that a frame was not there.
-func (c *cache) missed(k frameKey) {
+func (c *Cache) missed(k frameKey) {
 	s := c.shard(k)
 	s.mu.Lock()
 	s.misses++
 	s.mu.Unlock()
 }
 
-func (c *cache) shard(k frameKey) *shard { return &c.shards[k.hash()&uint64(len(c.shards)-1)] }
+func (c *Cache) shard(k frameKey) *shard { return &c.shards[k.hash()&uint64(len(c.shards)-1)] }
 
 // claim returns the frame, with a reference, if it is in memory by now, or
 // else the flight that fetches it, which the caller must await, and start if
 // mine is set.
-func (c *cache) claim(k frameKey) (f *frame, fl *flight, mine bool) {
+func (c *Cache) claim(k frameKey) (f *frame, fl *flight, mine bool) {
 	s := c.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *cache) claim(k frameKey) (f *frame, fl *flight, mine bool) {
 
 // claimAhead returns a flight for the caller to start, unless the frame is in
 // memory or on its way.
-func (c *cache) claimAhead(k frameKey) *flight {
+func (c *Cache) claimAhead(k frameKey) *flight {
 	s := c.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +198,7 @@ func (c *cache) claimAhead(k frameKey) *flight {
 
 // complete ends a flight: f goes into the cache and to the readers that wait.
 // The caller keeps its reference to f.
-func (c *cache) complete(fl *flight, f *frame, err error) {
+func (c *Cache) complete(fl *flight, f *frame, err error) {
 	s := c.shard(fl.key)
 	s.mu.Lock()
 	delete(s.flights, fl.key)
@@ -212,7 +212,7 @@ func (c *cache) complete(fl *flight, f *frame, err error) {
 }
 
 // markFill marks the frame of a flight as a fill.
-func (c *cache) markFill(fl *flight) {
+func (c *Cache) markFill(fl *flight) {
 	s := c.shard(fl.key)
 	s.mu.Lock()
 	fl.reason = fill
@@ -220,7 +220,7 @@ func (c *cache) markFill(fl *flight) {
 }
 
 // await returns the frame of a flight, with a reference.
-func (c *cache) await(ctx context.Context, fl *flight) (*frame, error) {
+func (c *Cache) await(ctx context.Context, fl *flight) (*frame, error) {
 	select {
 	case <-fl.done:
 		return fl.f, fl.err
@@ -236,7 +236,7 @@ func (c *cache) await(ctx context.Context, fl *flight) (*frame, error) {
 }
 
 // abandon gives up a flight that the caller does not await any more.
-func (c *cache) abandon(fl *flight) {
+func (c *Cache) abandon(fl *flight) {
 	s := c.shard(fl.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +248,7 @@ func (c *cache) abandon(fl *flight) {
 }
 
 // put adds a frame, whose reference the caller keeps.
-func (c *cache) put(k frameKey, f *frame, w fillReason) {
+func (c *Cache) put(k frameKey, f *frame, w fillReason) {
 	s := c.shard(k)
 	s.mu.Lock()
 	s.insert(c, k, f, w)
@@ -257,7 +257,7 @@ func (c *cache) put(k frameKey, f *frame, w fillReason) {
 
 // insert adds a frame with a reference of its own, if it fits and is not there.
 // The caller holds mu.
-func (s *shard) insert(c *cache, k frameKey, f *frame, w fillReason) {
+func (s *shard) insert(c *Cache, k frameKey, f *frame, w fillReason) {
 	cost := int64(len(f.data)) + frameCost
 	if _, ok := s.ids[k]; ok {
 		return
@@ -278,7 +278,7 @@ func (s *shard) insert(c *cache, k frameKey, f *frame, w fillReason) {
 }
 
 // evict makes room for n bytes, if there is that much. The caller holds mu.
-func (s *shard) evict(c *cache, n int64) bool {
+func (s *shard) evict(c *Cache, n int64) bool {
 	for !s.policy.Fits(n) {
 		id, ok := s.policy.Victim()
 		if !ok {

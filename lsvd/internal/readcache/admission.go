@@ -1,4 +1,4 @@
-package lsvd
+package readcache
 
 import "sync/atomic"
 

@@ -1,4 +1,4 @@
-package lsvd
+package readcache
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func estimateRange(s *manifest.Segment, encrypted bool, a, b int) (off, n int64)
 	}
 	index := frames * segment.LeastFrame // at least
 	room := s.Size - segment.TrailerSize - index
-	if plain := int64(s.Blocks)*BlockSize + frames*tag; plain <= room {
+	if plain := int64(s.Blocks)*segment.Block + frames*tag; plain <= room {
 		off = int64(a) * (segment.FrameSize + tag)
 		return off, min(int64(b)*(segment.FrameSize+tag), plain) - off
 	}
@@ -44,7 +44,7 @@ func estimateRange(s *manifest.Segment, encrypted bool, a, b int) (off, n int64)
 
 // findSource returns what it takes to read the segment of a job, and what was fetched
 // of it meanwhile: nil if it was known already, or it is not worth it.
-func (c *cache) findSource(ctx context.Context, j job) (*source, *speculativeFetch, error) {
+func (c *Cache) findSource(ctx context.Context, j job) (*source, *speculativeFetch, error) {
 	if x := c.sources.get(j.s.Num); x != nil {
 		return x, nil, nil
 	}

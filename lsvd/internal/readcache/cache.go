@@ -1,4 +1,4 @@
-package lsvd
+package readcache
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 	maxFetchFrames = 128
 )
 
-// cache answers reads of segments, from the nearest tier that can: frames in
+// Cache answers reads of segments, from the nearest tier that can: frames in
 // memory; the disk cache, if there is one; the store. Segments never change,
 // so nothing is ever invalidated. All it keeps in memory, indexes too, is
 // within limit; what readers and fetches are busy with comes on top.
@@ -30,7 +30,7 @@ const (
 //
 // Lock order: none of its locks but keeping is held while another is taken, and
 // none while anything is read.
-type cache struct {
+type Cache struct {
 	st     store.Store
 	local  store.Local // st, if it is local
 	disk   *diskcache.Cache
@@ -55,14 +55,23 @@ type cache struct {
 	storeReads, storeBytes, diskHits, aheadBytes atomic.Int64
 }
 
-func newCache(st store.Store, disk *diskcache.Cache, opts Options) *cache {
-	c := &cache{st: st, disk: disk, key: opts.Key, manual: opts.manual, admission: admission{minHits: 4}}
-	indexes := opts.CacheBytes / 8
+// Config configures a cache.
+type Config struct {
+	Key    []byte           // of an encrypted volume
+	Bytes  int64            // bound of the memory of frames and indexes
+	Disk   *diskcache.Cache // nil: none
+	Manual bool             // no goroutines: for tests
+}
+
+// New returns a cache of segments in st.
+func New(st store.Store, o Config) *Cache {
+	c := &Cache{st: st, disk: o.Disk, key: o.Key, manual: o.Manual, admission: admission{minHits: 4}}
+	indexes := o.Bytes / 8
 	if local, ok := st.(store.Local); ok {
 		c.local = local
-		indexes = opts.CacheBytes / 4 // they have checksums of blocks
+		indexes = o.Bytes / 4 // they have checksums of blocks
 	}
-	c.limit, c.room = opts.CacheBytes, opts.CacheBytes-indexes
+	c.limit, c.room = o.Bytes, o.Bytes-indexes
 	c.shards = newShards(c.room)
 	c.sources.ids = map[uint64]int32{}
 	c.sources.policy = s3fifo.New(indexes, indexes/10, 8<<10)
@@ -71,33 +80,44 @@ func newCache(st store.Store, disk *diskcache.Cache, opts Options) *cache {
 	return c
 }
 
-// close ends the fetches in the background. No reads may come.
-func (c *cache) close() {
+// Close ends the fetches in the background. No reads may come.
+func (c *Cache) Close() {
 	c.stop()
 	c.fetches.Wait()
 }
 
-func (c *cache) figures(s *Stats) {
+// Local reports whether the store is local.
+func (c *Cache) Local() bool { return c.local != nil }
+
+// Figures are what a cache has counted.
+type Figures struct {
+	Hits, Misses                 int64 // reads of frames that were in memory, or not
+	Bytes                        int64 // in memory, with indexes
+	DiskHits                     int64 // of the misses, those that the disk cache had
+	StoreReads, StoreBytes       int64
+	Prefetched                   int64 // bytes
+	PrefetchUsed, PrefetchWasted int64 // frames
+}
+
+// Figures returns the current figures.
+func (c *Cache) Figures() Figures {
+	s := Figures{DiskHits: c.diskHits.Load(), StoreReads: c.storeReads.Load(), StoreBytes: c.storeBytes.Load(), Prefetched: c.aheadBytes.Load(),
+		PrefetchUsed: c.readAround.good.Load(), PrefetchWasted: c.readAround.bad.Load()}
 	for i := range c.shards {
 		x := &c.shards[i]
 		x.mu.Lock()
-		s.CacheHits += x.hits
-		s.CacheMisses += x.misses
-		s.CacheBytes += x.policy.Bytes()
+		s.Hits += x.hits
+		s.Misses += x.misses
+		s.Bytes += x.policy.Bytes()
 		x.mu.Unlock()
 	}
-	s.CacheBytes += c.sources.bytes()
-	s.CacheDiskHits = c.diskHits.Load()
-	s.StoreReads = c.storeReads.Load()
-	s.StoreReadBytes = c.storeBytes.Load()
-	s.ReadAhead = c.aheadBytes.Load()
-	s.ReadAheadUsed = c.readAround.good.Load()
-	s.ReadAheadWasted = c.readAround.bad.Load()
+	s.Bytes += c.sources.bytes()
+	return s
 }
 
 // fetch reads a range of a segment, whole. A segment that the manifest names
 // and the store does not have is damage, not absence.
-func (c *cache) fetch(ctx context.Context, s *manifest.Segment, off, n int64) ([]byte, error) {
+func (c *Cache) fetch(ctx context.Context, s *manifest.Segment, off, n int64) ([]byte, error) {
 	c.storeReads.Add(1)
 	c.storeBytes.Add(n)
 	b, err := c.st.GetRange(ctx, s.Ref.Key(), off, n)
@@ -110,38 +130,38 @@ func (c *cache) fetch(ctx context.Context, s *manifest.Segment, off, n int64) ([
 	return b, err
 }
 
-// part is a piece of a read: blocks of a segment, in a row, and where to.
-type part struct {
-	s     *manifest.Segment
-	block uint64
-	p     []byte
+// Part is a piece of a read: blocks of a segment, in a row, and where to.
+type Part struct {
+	Segment *manifest.Segment
+	Block   uint64
+	P       []byte
 }
 
 // head is the part of x that lies in its first frame.
-func (x part) head() (f, at int, p []byte) {
-	f, at = int(x.block/segment.FrameBlocks), int(x.block%segment.FrameBlocks)*BlockSize
-	return f, at, x.p[:min(len(x.p), segment.FrameSize-at)]
+func (x Part) head() (f, at int, p []byte) {
+	f, at = int(x.Block/segment.FrameBlocks), int(x.Block%segment.FrameBlocks)*segment.Block
+	return f, at, x.P[:min(len(x.P), segment.FrameSize-at)]
 }
 
 // skip is x without its first n bytes.
-func (x part) skip(n int) part {
-	return part{x.s, x.block + uint64(n/BlockSize), x.p[n:]}
+func (x Part) skip(n int) Part {
+	return Part{x.Segment, x.Block + uint64(n/segment.Block), x.P[n:]}
 }
 
-// read fills p with the data of a segment from block on.
-func (c *cache) read(ctx context.Context, s *manifest.Segment, block uint64, p []byte) error {
-	return c.loadAll(ctx, c.copyCached(nil, part{s, block, p}), false)
+// Read fills p with the data of a segment from block on.
+func (c *Cache) Read(ctx context.Context, s *manifest.Segment, block uint64, p []byte) error {
+	return c.Load(ctx, c.CopyCached(nil, Part{s, block, p}), false)
 }
 
-// copyCached copies what is in memory and appends the rest to missing.
-func (c *cache) copyCached(missing []part, x part) []part {
+// CopyCached copies what is in memory and appends the rest to missing.
+func (c *Cache) CopyCached(missing []Part, x Part) []Part {
 	gap := x
-	for len(x.p) > 0 {
+	for len(x.P) > 0 {
 		f, at, p := x.head()
-		n := c.get(frameKey{x.s.Num, uint32(f)}, at, p, true)
+		n := c.get(frameKey{x.Segment.Num, uint32(f)}, at, p, true)
 		if n > 0 {
-			if k := len(gap.p) - len(x.p); k > 0 {
-				missing = append(missing, part{gap.s, gap.block, gap.p[:k]})
+			if k := len(gap.P) - len(x.P); k > 0 {
+				missing = append(missing, Part{gap.Segment, gap.Block, gap.P[:k]})
 			}
 			x = x.skip(n)
 			gap = x
@@ -149,18 +169,18 @@ func (c *cache) copyCached(missing []part, x part) []part {
 		}
 		x = x.skip(len(p))
 	}
-	if len(gap.p) > 0 {
+	if len(gap.P) > 0 {
 		missing = append(missing, gap)
 	}
 	return missing
 }
 
-// copyAllCached copies what is in memory, and reports whether that is all. What is
+// CopyAllCached copies what is in memory, and reports whether that is all. What is
 // missing is not counted: it will be asked for.
-func (c *cache) copyAllCached(x part) bool {
-	for len(x.p) > 0 {
+func (c *Cache) CopyAllCached(x Part) bool {
+	for len(x.P) > 0 {
 		f, at, p := x.head()
-		n := c.get(frameKey{x.s.Num, uint32(f)}, at, p, false)
+		n := c.get(frameKey{x.Segment.Num, uint32(f)}, at, p, false)
 		if n == 0 {
 			return false
 		}
@@ -169,12 +189,12 @@ func (c *cache) copyAllCached(x part) bool {
 	return true
 }
 
-// loadAll loads parts in parallel. stream says that the read goes on
+// Load loads parts in parallel. stream says that the read goes on
 // where others ended.
-func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
+func (c *Cache) Load(ctx context.Context, parts []Part, stream bool) error {
 	for _, x := range parts {
-		if end := x.block + uint64(len(x.p)/BlockSize); end > x.s.Blocks {
-			return errs.New(errs.Corrupt, "segment %s has no block %d", x.s.Ref, end-1)
+		if end := x.Block + uint64(len(x.P)/segment.Block); end > x.Segment.Blocks {
+			return errs.New(errs.Corrupt, "segment %s has no block %d", x.Segment.Ref, end-1)
 		}
 	}
 	if c.local != nil {
@@ -200,7 +220,7 @@ func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
 }
 
 // forEachParallel calls f for 0 to n-1, up to 32 at a time.
-func (c *cache) forEachParallel(n int, f func(i int)) {
+func (c *Cache) forEachParallel(n int, f func(i int)) {
 	if n <= 1 || c.manual {
 		for i := range n {
 			f(i)
@@ -223,40 +243,40 @@ func (c *cache) forEachParallel(n int, f func(i int)) {
 }
 
 // load fills what is neither in memory nor in a local store.
-func (c *cache) load(ctx context.Context, x part) error {
+func (c *Cache) load(ctx context.Context, x Part) error {
 	if c.disk == nil {
 		return c.loadRemote(ctx, x)
 	}
 	rest := x
-	for len(x.p) > 0 {
+	for len(x.P) > 0 {
 		n := c.loadDisk(x)
 		if n == 0 {
 			_, _, p := x.head()
 			x = x.skip(len(p))
 			continue
 		}
-		if k := len(rest.p) - len(x.p); k > 0 {
-			if err := c.loadRemote(ctx, part{rest.s, rest.block, rest.p[:k]}); err != nil {
+		if k := len(rest.P) - len(x.P); k > 0 {
+			if err := c.loadRemote(ctx, Part{rest.Segment, rest.Block, rest.P[:k]}); err != nil {
 				return err
 			}
 		}
 		x = x.skip(n)
 		rest = x
 	}
-	if len(rest.p) > 0 {
+	if len(rest.P) > 0 {
 		return c.loadRemote(ctx, rest)
 	}
 	return nil
 }
 
 // admitFrame reports whether a whole frame should be brought into memory.
-func (c *cache) admitFrame() bool {
+func (c *Cache) admitFrame() bool {
 	return c.room >= segment.FrameSize+frameCost && c.admission.admit()
 }
 
 // frameSize is how many bytes of data a frame of a segment has.
 func frameSize(s *manifest.Segment, f int) int {
-	return int(min(segment.FrameBlocks, s.Blocks-uint64(f)*segment.FrameBlocks)) * BlockSize
+	return int(min(segment.FrameBlocks, s.Blocks-uint64(f)*segment.FrameBlocks)) * segment.Block
 }
 
 func diskKey(s *manifest.Segment, f int) diskcache.Key {
@@ -264,17 +284,17 @@ func diskKey(s *manifest.Segment, f int) diskcache.Key {
 }
 
 // loadDisk fills the head of x from the disk cache, and returns how much.
-func (c *cache) loadDisk(x part) int {
+func (c *Cache) loadDisk(x Part) int {
 	f, at, p := x.head()
 	if c.admitFrame() {
-		whole := newFrame(frameSize(x.s, f))
+		whole := newFrame(frameSize(x.Segment, f))
 		defer whole.release()
-		if !c.disk.Get(diskKey(x.s, f), 0, whole.data) {
+		if !c.disk.Get(diskKey(x.Segment, f), 0, whole.data) {
 			return 0
 		}
 		copy(p, whole.data[at:])
-		c.put(frameKey{x.s.Num, uint32(f)}, whole, fill)
-	} else if !c.disk.Get(diskKey(x.s, f), at, p) {
+		c.put(frameKey{x.Segment.Num, uint32(f)}, whole, fill)
+	} else if !c.disk.Get(diskKey(x.Segment, f), at, p) {
 		return 0
 	}
 	c.diskHits.Add(1)

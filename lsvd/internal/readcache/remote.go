@@ -1,4 +1,4 @@
-package lsvd
+package readcache
 
 import (
 	"context"
@@ -20,25 +20,25 @@ func (j job) first() int { return int(j.flights[0].key.frame) }
 
 // loadRemote fills x with one operation on the store for each run of frames that
 // is neither in memory nor being fetched.
-func (c *cache) loadRemote(ctx context.Context, x part) error {
+func (c *Cache) loadRemote(ctx context.Context, x Part) error {
 	type wait struct {
 		fl   *flight
-		part part
+		part Part
 		mine bool
 	}
 	var waits []wait
 	var jobs []job
-	for len(x.p) > 0 {
+	for len(x.P) > 0 {
 		f, at, p := x.head()
-		k := frameKey{x.s.Num, uint32(f)}
+		k := frameKey{x.Segment.Num, uint32(f)}
 		switch fr, fl, mine := c.claim(k); {
 		case fr != nil:
 			copy(p, fr.data[at:])
 			fr.release()
 		default:
-			waits = append(waits, wait{fl, part{x.s, x.block, p}, mine})
+			waits = append(waits, wait{fl, Part{x.Segment, x.Block, p}, mine})
 			if mine {
-				jobs = c.assign(jobs, x.s, fl)
+				jobs = c.assign(jobs, x.Segment, fl)
 			}
 		}
 		x = x.skip(len(p))
@@ -77,7 +77,7 @@ func (c *cache) loadRemote(ctx context.Context, x part) error {
 }
 
 // assign adds a flight to the last job or begins a new one.
-func (c *cache) assign(jobs []job, s *manifest.Segment, fl *flight) []job {
+func (c *Cache) assign(jobs []job, s *manifest.Segment, fl *flight) []job {
 	most := maxFetchFrames
 	if c.local != nil {
 		most = fetchFrames // unpacked beside each other
@@ -93,7 +93,7 @@ func (c *cache) assign(jobs []job, s *manifest.Segment, fl *flight) []job {
 }
 
 // widen adds the neighbours of the only frame of a job.
-func (c *cache) widen(j *job) {
+func (c *Cache) widen(j *job) {
 	n := uint32(c.readAround.frames())
 	if c.room < int64(n)*4*segment.FrameSize {
 		return
@@ -119,7 +119,7 @@ func (c *cache) widen(j *job) {
 
 // startJob begins a job. It does not end with its reader: others may wait for
 // the same frames.
-func (c *cache) startJob(ctx context.Context, j job) {
+func (c *Cache) startJob(ctx context.Context, j job) {
 	if c.manual {
 		c.runJob(ctx, j)
 		return
@@ -128,7 +128,7 @@ func (c *cache) startJob(ctx context.Context, j job) {
 }
 
 // runJob fetches the frames of a job and completes all its flights.
-func (c *cache) runJob(ctx context.Context, j job) {
+func (c *Cache) runJob(ctx context.Context, j job) {
 	rest := j.flights
 	err := func() error {
 		x, e, err := c.findSource(ctx, j)
@@ -168,7 +168,7 @@ func (c *cache) runJob(ctx context.Context, j job) {
 
 // unpack completes a flight, unless b, which it overwrites, is not the stored
 // bytes of its frame.
-func (c *cache) unpack(x *source, s *manifest.Segment, fl *flight, b []byte) error {
+func (c *Cache) unpack(x *source, s *manifest.Segment, fl *flight, b []byte) error {
 	f := int(fl.key.frame)
 	fr := newFrame(x.PlainSize(f))
 	defer fr.release()
@@ -183,7 +183,7 @@ func (c *cache) unpack(x *source, s *manifest.Segment, fl *flight, b []byte) err
 }
 
 // readStored reads stored bytes of a segment, into memory of the caller's own.
-func (c *cache) readStored(ctx context.Context, x *source, s *manifest.Segment, off, n int64) ([]byte, error) {
+func (c *Cache) readStored(ctx context.Context, x *source, s *manifest.Segment, off, n int64) ([]byte, error) {
 	if c.local != nil {
 		b := make([]byte, n)
 		if c.readLocal(ctx, x, b, off) {
@@ -193,9 +193,9 @@ func (c *cache) readStored(ctx context.Context, x *source, s *manifest.Segment, 
 	return c.fetch(ctx, s, off, n)
 }
 
-// cacheSegment caches a segment that was just created: its blocks are likely to
+// Add caches a segment that was just created: its blocks are likely to
 // be read soon. object is the segment s.
-func (c *cache) cacheSegment(s *manifest.Segment, object []byte) {
+func (c *Cache) Add(s *manifest.Segment, object []byte) {
 	if c.disk == nil && c.local == nil && c.room < segment.FrameSize {
 		return
 	}
