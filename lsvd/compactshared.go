@@ -8,6 +8,7 @@ import (
 
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/reclaim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -88,12 +89,12 @@ func compactSharedOnce(ctx context.Context, ratio float64, all []*Device) (int, 
 			return 0, errs.New(errs.FailedPrecondition, "volume %s is in another store than %s, or somebody else has it", d.vol, all[0].vol)
 		}
 	}
-	others, err := readUsage(ctx, all[0].st, manifests...)
+	others, err := reclaim.ReadUsage(ctx, all[0].st, manifests...)
 	if err != nil {
 		return 0, err
 	}
 	total, room := 0, mostShared
-	for _, group := range sharedSegments(all, others.refs, ratio) {
+	for _, group := range sharedSegments(all, others.Refs, ratio) {
 		n, err := compactGroup(ctx, ratio, group, &room)
 		total += n
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/readcache"
+	"miren.dev/runtime/lsvd/internal/reclaim"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -76,7 +77,7 @@ func Copy(ctx context.Context, from store.Store, id ID, snapshot string, to stor
 	if err := createManifest(ctx, to, pin, data); err != nil {
 		return c.stats, errs.Wrap(err, "begin the copy %q", as)
 	}
-	if err := sweeping(ctx, to); err != nil {
+	if err := reclaim.CheckSweeps(ctx, to); err != nil {
 		return c.stats, err
 	}
 	if err := c.listTarget(ctx); err != nil {

@@ -3,13 +3,13 @@ package lsvd
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/reclaim"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -119,11 +119,11 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 	}
 	// What others name too stays: moving it would free nothing, and store the
 	// same twice.
-	others, err := readUsage(ctx, d.st, name.Manifest(d.vol))
+	others, err := reclaim.ReadUsage(ctx, d.st, name.Manifest(d.vol))
 	if err != nil {
 		return 0, 0, err
 	}
-	victims := d.victims(ratio, blocks, others.refs)
+	victims := d.victims(ratio, blocks, others.Refs)
 	if len(victims) == 0 {
 		d.heldAt, d.heldSince = d.man.Revision, d.opts.Now()
 		return 0, 0, nil
@@ -349,15 +349,15 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 	if len(d.garbage) == 0 {
 		return nil
 	}
-	u, err := readUsage(ctx, d.st)
+	u, err := reclaim.ReadUsage(ctx, d.st)
 	if err != nil {
 		return err
 	}
-	u.add(d.man)
+	u.Add(d.man)
 	for len(d.garbage) > 0 {
 		r := d.garbage[0]
 		// What others made is theirs to delete, or Sweep's.
-		if r.Volume == d.vol && !u.refs[r] {
+		if r.Volume == d.vol && !u.Refs[r] {
 			if err := d.st.Delete(ctx, r.Key()); err != nil {
 				return err
 			}
@@ -367,68 +367,15 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 	return nil
 }
 
-// usage is what the manifests in a store name.
-type usage struct {
-	volumes map[ID]*manifest.Manifest
-	refs    map[name.Ref]bool
-}
-
-// maxListings bounds how often readUsage lists the manifests.
-const maxListings = 16
-
-// readUsage reads every manifest, of volumes and snapshots, but those under the
-// keys except. If one cannot be read it fails: what it names is unknown.
+// Sweep deletes the objects in st that no manifest names and no open disk may
+// still add to one: leftovers of crashes, of deleted volumes and snapshots,
+// and of clones that moved on. It may run beside open disks and copies, and
+// reports how many objects and bytes it deleted.
 //
-// A single listing is not enough. A clone may be created behind its position, and
-// the snapshot that it was made of be deleted in front of it: neither is seen, and
-// what the clone needs seems to be garbage. So the listing is repeated until it has
-// the keys of the one before, whose manifests were all read in between. Then a clone
-// that is not among them was created later, from a snapshot that is.
-// Unavailable if manifests come and go faster.
-func readUsage(ctx context.Context, st store.Store, except ...string) (*usage, error) {
-	var before map[string]*manifest.Manifest
-	for range maxListings {
-		now, same := map[string]*manifest.Manifest{}, before != nil
-		for i, err := range st.List(ctx, name.Manifests) {
-			if err != nil {
-				return nil, err
-			}
-			if slices.Contains(except, i.Key) {
-				continue
-			}
-			now[i.Key] = before[i.Key]
-			same = same && now[i.Key] != nil
-		}
-		if same && len(now) == len(before) {
-			u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}}
-			for _, m := range now {
-				if !m.Snapshot {
-					u.volumes[m.Volume] = m
-				}
-				u.add(m)
-			}
-			return u, nil
-		}
-		for _, key := range slices.Sorted(maps.Keys(now)) {
-			m, _, err := manifest.Load(ctx, st, key)
-			if err != nil && !errs.Is(err, errs.NotFound) {
-				return nil, err
-			}
-			now[key] = m // nil: deleted meanwhile, which the next listing shows
-		}
-		before = now
-	}
-	return nil, errs.New(errs.Unavailable, "volumes and snapshots come and go too fast to tell what they use")
-}
-
-func (u *usage) add(m *manifest.Manifest) {
-	for _, s := range m.Segments {
-		u.refs[s.Ref] = true
-	}
-	for _, r := range m.Maps {
-		u.refs[r] = true
-	}
-	if m.Boot != nil {
-		u.refs[*m.Boot] = true
-	}
+// Manifests are read twice, the second time after the listing, so that a
+// clone made meanwhile keeps what its origin gave up. A mark in the store spans
+// the second reading and the deletions: a copy that begins meanwhile would use
+// objects that are about to be deleted, so Copy waits for it.
+func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err error) {
+	return reclaim.Sweep(ctx, st)
 }

@@ -1,4 +1,6 @@
-package lsvd
+// Package reclaim tells which objects of a store no manifest names, and deletes
+// those that no open disk may still need.
+package reclaim
 
 import (
 	"context"
@@ -37,7 +39,7 @@ type candidate struct {
 // the second reading and the deletions: a copy that begins meanwhile would use
 // objects that are about to be deleted, so Copy waits for it.
 func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err error) {
-	before, err := readUsage(ctx, st)
+	before, err := ReadUsage(ctx, st)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -47,7 +49,7 @@ func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err e
 			return 0, 0, err
 		}
 		r, ok := name.ParseKey(i.Key)
-		if ok && !before.refs[r] && before.idle(r, i.Size) {
+		if ok && !before.Refs[r] && before.idle(r, i.Size) {
 			found = append(found, candidate{r, i.Size})
 		}
 	}
@@ -76,7 +78,7 @@ func sweepSome(ctx context.Context, st store.Store, found []candidate) (left []c
 			err = derr
 		}
 	}()
-	after, err := readUsage(ctx, st)
+	after, err := ReadUsage(ctx, st)
 	if err != nil {
 		return found, 0, 0, err
 	}
@@ -84,7 +86,7 @@ func sweepSome(ctx context.Context, st store.Store, found []candidate) (left []c
 		if time.Since(began) > sweepTime {
 			return found[i:], objects, bytes, nil
 		}
-		if after.refs[c.ref] || !after.idle(c.ref, c.size) {
+		if after.Refs[c.ref] || !after.idle(c.ref, c.size) {
 			continue
 		}
 		if err := st.Delete(ctx, c.ref.Key()); err != nil {
@@ -96,9 +98,9 @@ func sweepSome(ctx context.Context, st store.Store, found []candidate) (left []c
 	return nil, objects, bytes, nil
 }
 
-// sweeping returns Unavailable while a sweep deletes objects of st. It deletes
+// CheckSweeps returns Unavailable while a sweep deletes objects of st. It deletes
 // the marks of sweeps that were killed.
-func sweeping(ctx context.Context, st store.Store) error {
+func CheckSweeps(ctx context.Context, st store.Store) error {
 	for i, err := range st.List(ctx, name.Sweeps) {
 		if err != nil {
 			return err
@@ -126,7 +128,7 @@ func sweeping(ctx context.Context, st store.Store) error {
 }
 
 // idle reports that no disk that is or may be open can yet name the object.
-func (u *usage) idle(r name.Ref, size int64) bool {
+func (u *Usage) idle(r name.Ref, size int64) bool {
 	m := u.volumes[r.Volume]
 	switch {
 	case m == nil:
