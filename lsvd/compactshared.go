@@ -37,7 +37,7 @@ const mostShared = 256 << 20 / BlockSize
 // afterwards do the rest. Disks that share nothing are left alone at no cost.
 // For those that do nothing is sent meanwhile, so it moves 256 MiB at most: call
 // it until there is nothing left. Disks that are closed or fail meanwhile are
-// left out, and what was begun with them stays as it is.
+// left out, and segments that were made for them stay.
 //
 // A disk may name a segment that another disk made only while that one is kept
 // from deleting it. So all name the new segment in their manifests before the
@@ -86,7 +86,7 @@ func compactSharedOnce(ctx context.Context, ratio float64, all []*Device) (int, 
 			return 0, err
 		}
 		if m.Owner != d.owner {
-			return 0, errs.New(errs.FailedPrecondition, "volume %s is in another store than %s, or somebody else has it", d.vol, all[0].vol)
+			return 0, errs.New(errs.FailedPrecondition, "volume %s is in another store than %s, or another process has it", d.vol, all[0].vol)
 		}
 	}
 	others, err := reclaim.ReadUsage(ctx, all[0].st, manifests...)

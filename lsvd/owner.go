@@ -45,7 +45,7 @@ func (d *Device) watchOwner(ctx context.Context) {
 			return
 		}
 		if err != nil && ctx.Err() == nil {
-			d.logger.Debug("the store does not say who has the volume", "volume", d.vol.String(), "error", err)
+			d.logger.Debug("the store did not confirm the owner of the volume", "volume", d.vol.String(), "error", err)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func testReaderLosesVolume(t *testing.T, broken bool) {
 	winner := st.open(t, id, lsvd.Options{})
 	took := refusedWithin(t, loser, 38*time.Second)
 	t.Logf("noticed after %v", took)
-	if !errs.Is(loser.Err(), errs.Conflict) || !strings.Contains(log.String(), "opened by somebody else") {
+	if !errs.Is(loser.Err(), errs.Conflict) || !strings.Contains(log.String(), "opened by another process") {
 		t.Errorf("the loser says %v, and its log\n%s", loser.Err(), log.String())
 	}
 	for what, err := range map[string]error{"write": loser.WriteAt(t.Context(), make([]byte, 4096), 0, 0), "flush": loser.Flush(t.Context()),

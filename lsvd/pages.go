@@ -183,7 +183,7 @@ func (d *Device) readMap() {
 				d.mu.Unlock()
 				close(f.done)
 				if err != nil {
-					d.logger.Debug("reading ahead in the map failed, who needs it tries again", "volume", d.vol.String(), "error", err)
+					d.logger.Debug("prefetch of the map failed, a read that needs the pages tries again", "volume", d.vol.String(), "error", err)
 				}
 			}
 		})

@@ -337,7 +337,7 @@ func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
 }
 
 func (d *Device) fenced() error {
-	return d.fail(errs.New(errs.Conflict, "volume %s was opened by somebody else", d.vol).
+	return d.fail(errs.New(errs.Conflict, "volume %s was opened by another process", d.vol).
 		WithHint("only the newest opener may use a volume; open it again to take it over"))
 }
 

@@ -131,7 +131,7 @@ func (d *Device) BeginReads() {
 	q.mu.Unlock()
 }
 
-// Done implements [store.Waiter].
+// Done implements [store.Completion].
 func (r *queuedRead) Done(err error, more bool) {
 	r.failed = !r.read.Finish(err)
 	r.g.exit()
@@ -140,7 +140,7 @@ func (r *queuedRead) Done(err error, more bool) {
 	}
 }
 
-// BatchDone implements [store.Waiter].
+// BatchDone implements [store.Completion].
 func (r *queuedRead) BatchDone() {
 	ctx, d, w, p, off, failed := r.ctx, r.d, r.w, r.p, r.off, r.failed
 	*r = queuedRead{}

@@ -28,9 +28,9 @@ func (s *dirty) GetRange(ctx context.Context, key string, off, n int64) ([]byte,
 	return b, err
 }
 
-// TestEarlyIsChecked: what was fetched before the index was known is not
+// TestSpeculativeFetchIsVerified: what was fetched before the index was known is not
 // believed.
-func TestEarlyIsChecked(t *testing.T) {
+func TestSpeculativeFetchIsVerified(t *testing.T) {
 	for _, compression := range []Compression{CompressAll, CompressNone} {
 		st, id := &dirty{}, NewID()
 		if err := Create(t.Context(), st, id, 8<<20, nil); err != nil {

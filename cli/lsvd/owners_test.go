@@ -188,7 +188,7 @@ func (r *ring) open() error {
 		args[0] = "attach"
 	}
 	res := r.run(args...)
-	if r.early = strings.Contains(res.err, "opened by somebody else"); r.early {
+	if r.early = strings.Contains(res.err, "opened by another process"); r.early {
 		return nil
 	}
 	if res.code != 0 {
@@ -368,7 +368,7 @@ func twoHosts(t *testing.T, store string, together bool) {
 func (r *ring) refused(t *testing.T) {
 	t.Helper()
 	a := decode[attached](t, r.ok(t, "info", "data", "--json"))
-	if a.State != "failed" || !strings.Contains(a.Attached.Message, "opened by somebody else") {
+	if a.State != "failed" || !strings.Contains(a.Attached.Message, "opened by another process") {
 		t.Errorf("the loser says %+v %+v", a, a.Attached)
 	}
 	out, err := nbdsh(r.uri, `

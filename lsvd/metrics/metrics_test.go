@@ -150,8 +150,8 @@ lsvd_write_amplification{volume="w"} 0
 	}
 }
 
-// TestWrappedStoreStaysNear keeps what a store can do besides.
-func TestWrappedStoreStaysNear(t *testing.T) {
+// TestWrappedStoreStaysLocal keeps what a store can do besides.
+func TestWrappedStoreStaysLocal(t *testing.T) {
 	dir, err := dirstore.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

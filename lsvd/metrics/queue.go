@@ -67,13 +67,13 @@ func (d *Disk) Join(w lsvd.Completion) bool {
 	return ok && d.begin(Flush, 0, w, func(q *queued) bool { return b.Join(q) })
 }
 
-// Done implements [lsvd.Waiter].
+// Done implements [lsvd.Completion].
 func (q *queued) Done(err error, more bool) {
 	q.d.count(q.op, q.n, time.Since(q.began), err)
 	q.w.Done(err, more)
 }
 
-// BatchDone implements [lsvd.Waiter].
+// BatchDone implements [lsvd.Completion].
 func (q *queued) BatchDone() {
 	w := q.w
 	*q = queued{}

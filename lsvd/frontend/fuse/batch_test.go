@@ -157,10 +157,10 @@ func TestSingleReaderBatchesWrites(t *testing.T) {
 	}
 }
 
-// TestGatherReads finds reads gathered by the only reader, of what is in memory,
+// TestBatchedReads finds reads gathered by the only reader, of what is in memory,
 // what is queued and some that nobody takes, with writes and without, and each
 // answered with what is there, or with an error if the disk has none.
-func TestGatherReads(t *testing.T) {
+func TestBatchedReads(t *testing.T) {
 	var more expect
 	defer fuse.SetReady(more.ready)()
 	c := mount(t)
@@ -226,9 +226,9 @@ func TestGatherReads(t *testing.T) {
 	}
 }
 
-// TestGatherGivenUp has the only reader wait for a request that was there and
+// TestBatchOfInterruptedRequest has the only reader wait for a request that was there and
 // is not any more: what it has gathered is carried out, and it can be stopped.
-func TestGatherGivenUp(t *testing.T) {
+func TestBatchOfInterruptedRequest(t *testing.T) {
 	var lies atomic.Bool
 	defer fuse.SetReady(func(int) bool { return lies.Load() })()
 	c := mount(t)
@@ -249,8 +249,8 @@ func TestGatherGivenUp(t *testing.T) {
 	stop()
 }
 
-// TestGatherStall finds what follows a write answered while that write stalls.
-func TestGatherStall(t *testing.T) {
+// TestBatchStall finds what follows a write answered while that write stalls.
+func TestBatchStall(t *testing.T) {
 	var more expect
 	defer fuse.SetReady(more.ready)()
 	c := mount(t)

@@ -93,7 +93,7 @@ func (j *joinedFlush) Done(err error, _ bool) {
 	} // else it is for the successor
 }
 
-// BatchDone implements [lsvd.Waiter].
+// BatchDone implements [lsvd.Completion].
 func (j *joinedFlush) BatchDone() { j.c.writes.Done() }
 
 // Done answers a write that was queued, or a read.

@@ -295,9 +295,9 @@ func (a *ahead) Join(w lsvd.Completion) bool {
 	return a.under
 }
 
-// TestFlushAhead answers a flush when the one that was begun before it ends,
+// TestFlushEarly answers a flush when the one that was begun before it ends,
 // and other requests meanwhile.
-func TestFlushAhead(t *testing.T) {
+func TestFlushEarly(t *testing.T) {
 	c := mount(t)
 	disk := &ahead{slow: slow{memory: memory{b: make([]byte, 1<<20)}}, begun: make(chan struct{}), ended: make(chan error)}
 	stop := serve(t, c, disk)

@@ -68,7 +68,7 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return c, nil
 }
 
-// run gives answers to those who wait for them.
+// run gives answers to the callers that wait for them.
 func (c *Client) run() {
 	defer close(c.done)
 	buf := make([]byte, maxPacket)

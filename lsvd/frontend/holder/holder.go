@@ -9,7 +9,7 @@
 // A file belongs to the client connection that put or took it last; another
 // gets Conflict while that connection lasts. So a client keeps its connection
 // for as long as it uses the files. When the connection ends, the files wait
-// for a successor for [Options].Patience and are closed then: with nobody else
+// for a successor for [Options].HandoverTimeout and are closed then: with no process
 // having them open, users get errors within a moment instead of waiting for
 // ever. Drop closes them at once.
 //
@@ -130,8 +130,8 @@ type server struct {
 	idle    *time.Timer
 }
 
-// Run holds files for those who connect to the socket until ctx ends, it is
-// told to stop, or nobody has needed it for a while; then it returns nil. If a
+// Run holds files for the processes that connect to the socket until ctx ends, it
+// is told to stop, or it was idle for a while; then it returns nil. If a
 // holder is there already it returns Conflict.
 func Run(ctx context.Context, socket string, o Options) error {
 	o = o.withDefaults()
@@ -194,7 +194,7 @@ func listen(socket string) (*net.UnixListener, func(), error) {
 	}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err == nil {
-		err = os.Chmod(socket, 0o600) // who was faster is refused all the same
+		err = os.Chmod(socket, 0o600) // a client that was faster is refused all the same
 	}
 	if err != nil {
 		lock.Close()
@@ -369,15 +369,15 @@ func (s *server) serve(c *net.UnixConn) error {
 func allowed(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return errs.Wrap(err, "look who the client is")
+		return errs.Wrap(err, "identify the client")
 	}
 	var cred *unix.Ucred
 	var e error
 	if err := raw.Control(func(fd uintptr) { cred, e = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return errs.Wrap(err, "look who the client is")
+		return errs.Wrap(err, "identify the client")
 	}
 	if e != nil {
-		return errs.Wrap(e, "look who the client is")
+		return errs.Wrap(e, "identify the client")
 	}
 	if cred.Uid != uint32(os.Getuid()) && cred.Uid != 0 {
 		return errs.New(errs.PermissionDenied, "user %d may not use the holder", cred.Uid)

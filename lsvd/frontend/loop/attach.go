@@ -15,9 +15,9 @@
 //
 // The mount's source, the file in it and so the loop device's backing file are
 // "lsvd:<owner>:<volume>:<generation>"; the mount is on
-// <dir>/<owner>/<volume>.<generation>. So what somebody left behind can be
+// <dir>/<owner>/<volume>.<generation>. So what a dead process left behind can be
 // found ([List]) and taken away ([Sweep]) without asking its file system,
-// which nobody may serve any more.
+// which no process may serve any more.
 //
 // # When the process ends
 //
@@ -27,7 +27,7 @@
 // the same owner and volume, or the holder gives up. The successor opens the
 // disk first, so it has the disk's lock and the predecessor is dead. Opening
 // may take long: [Claim] comes before it, and then the holder does not give up
-// while the successor lives. If the holder itself ends, nobody notices;
+// while the successor lives. If the holder itself ends, no request is delayed;
 // [Attachment.Hold] gives the connection to the next.
 //
 // A process must not use its own device or FUSE file by package os or net:
@@ -64,7 +64,7 @@ type Holder interface {
 
 // Options say for whom and how a disk is attached.
 type Options struct {
-	Owner  string // who sweeps what is left: the id of an installation
+	Owner  string // the id of the installation that sweeps its leftovers
 	Volume string // names the disk among those of the owner
 	Dir    string // where mounts are made; default /run/lsvd
 	Holder Holder // default: none, and the device fails when the process ends
@@ -267,7 +267,7 @@ func (a *Attachment) Hold(ctx context.Context, h Holder) error {
 func (a *Attachment) Path() string { return loopPath(a.loop) }
 
 // Done is closed when the disk is not served any more: after Detach and
-// Release, or because somebody has ended the connection.
+// Release, or because another process has ended the connection.
 func (a *Attachment) Done() <-chan struct{} { return a.done }
 
 // Err is why serving failed, once Done is closed; nil if it came to its end.
@@ -286,7 +286,7 @@ func (a *Attachment) Release() {
 }
 
 // Detach takes the device away and flushes the disk. It refuses while
-// somebody has the device mounted or claimed, and waits for those who have it
+// the device is mounted or claimed, and waits for processes that have it
 // open otherwise. It may be called again after an error.
 func (a *Attachment) Detach(ctx context.Context) error {
 	a.mu.Lock()
@@ -308,7 +308,7 @@ func (a *Attachment) Detach(ctx context.Context) error {
 	return nil
 }
 
-// Abandon takes everything away at once, whoever uses it: they get I/O errors.
+// Abandon takes everything away at once, even if it is in use: users get I/O errors.
 func (a *Attachment) Abandon(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -322,7 +322,7 @@ func (a *Attachment) Abandon(ctx context.Context) error {
 	return nil
 }
 
-// end drops what is held, unmounts and waits until nobody serves any more.
+// end drops what is held, unmounts and waits until no goroutine serves any more.
 func (a *Attachment) end(ctx context.Context) error {
 	if err := a.o.drop(ctx); err != nil {
 		return err

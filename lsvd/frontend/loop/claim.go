@@ -7,7 +7,7 @@ import (
 )
 
 // Claim has the holder keep the device that a predecessor has left, for as long
-// as this process is connected to the holder. So whoever uses the device waits
+// as this process is connected to the holder. So users of the device wait
 // while the disk is opened, however long that takes. It serves nothing: that
 // begins with Attach, once the disk is open.
 // NotFound: no predecessor has left one. Conflict: the predecessor lives.
@@ -30,7 +30,7 @@ func Claim(ctx context.Context, o Options) error {
 }
 
 // Discard takes away what predecessors have left of a disk that is not
-// attached. Whoever uses the device gets I/O errors.
+// attached. Users of the device get I/O errors.
 func Discard(ctx context.Context, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

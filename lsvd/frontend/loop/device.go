@@ -49,7 +49,7 @@ func configureLoop(ctx context.Context, path, name string) (int, error) {
 		switch {
 		case err == nil:
 			return n, nil
-		case !errors.Is(err, unix.EBUSY): // somebody else was faster
+		case !errors.Is(err, unix.EBUSY): // another process was faster
 			return -1, err
 		case ctx.Err() != nil:
 			return -1, errs.Wrap(ctx.Err(), "find a free loop device")
@@ -87,7 +87,7 @@ func tryLoop(path, name string) (int, error) {
 	return n, nil
 }
 
-// openLoop opens a loop device; it makes the node where nobody else does.
+// openLoop opens a loop device; it makes the node where the system does not.
 func openLoop(n, flags int) (int, error) {
 	fd, err := unix.Open(loopPath(n), flags|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -149,12 +149,12 @@ func findLoop(name string) (int, error) {
 	return -1, err
 }
 
-// settleTime is how long a device may be in use that shall be detached: a
+// settleTime is how long a device that is to be detached may be in use: a
 // namespace that was just made may still have mounted what was unmounted.
 const settleTime = 3 * time.Second
 
-// clearLoop takes a loop device from the file name, once nobody has it open.
-// Whoever has it mounted or claimed is told by an error.
+// clearLoop takes a loop device from the file name, once no process has it open.
+// It returns an error if the device is mounted or claimed.
 func clearLoop(ctx context.Context, n int, name string) error {
 	if b, err := backing(n); err != nil || b != name {
 		return err // cleared before
@@ -182,10 +182,10 @@ func clearLoop(ctx context.Context, n int, name string) error {
 	return errs.Wrap(until(ctx, func() (bool, error) {
 		b, err := backing(n)
 		return b != name, err
-	}), "wait until nobody has %s open", loopPath(n))
+	}), "wait until %s is closed", loopPath(n))
 }
 
-// forceLoop takes a loop device from the file name as soon as nobody uses it.
+// forceLoop takes a loop device from the file name as soon as it is unused.
 func forceLoop(n int, name string) error {
 	if b, err := backing(n); err != nil || b != name {
 		return err

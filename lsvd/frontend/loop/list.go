@@ -119,7 +119,7 @@ func unescape(s string) string {
 }
 
 // Sweep takes away the attachments of an owner, but those of volumes that keep
-// wants. It is for what nobody serves any more: whoever uses it gets I/O
+// wants. It is for devices that no process serves any more: their users get I/O
 // errors, and a device that is still mounted or open goes when it is not. It
 // returns what it found.
 func Sweep(ctx context.Context, owner string, keep func(volume string) bool) ([]Entry, error) {

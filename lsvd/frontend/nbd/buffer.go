@@ -29,7 +29,7 @@ func newBuffer(n int) *buffer {
 	return x
 }
 
-// free gives the memory back; nobody may use it any more. b may be nil.
+// free gives the memory back; it must not be used any more. b may be nil.
 func (b *buffer) free() {
 	if b != nil {
 		pools[b.class].Put(b)

@@ -140,7 +140,7 @@ func (s *socket) Close() error {
 	return unix.Shutdown(s.fd, unix.SHUT_RDWR)
 }
 
-// release gives the descriptor back; nobody may read or write any more.
+// release gives the descriptor back; it must not be read or written any more.
 func (s *socket) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

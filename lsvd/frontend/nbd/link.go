@@ -32,7 +32,7 @@ const (
 // link is a connection that transmits. One goroutine at a time is its reader.
 // A request that is alone, or quick by experience and the last one that has
 // come, is carried out by the reader itself: waking another goroutine costs
-// more than most requests. So that one slow request keeps nobody waiting, a
+// more than most requests. So that one slow request does not keep the others waiting, a
 // watch passes the role of the reader on when it takes long.
 type link struct {
 	x      *session
@@ -48,8 +48,8 @@ type link struct {
 	reader lsvd.Reader                // the same
 	queued int                        // requests that wait for begin; of the reader
 
-	// turn is odd while the reader carries out a request. Who makes it even
-	// again, the reader or the watch, decides who reads on.
+	// turn is odd while the reader carries out a request. The one that makes
+	// it even again, the reader or the watch, decides which goroutine reads on.
 	turn   atomic.Uint64
 	asleep atomic.Bool // the watch
 	wake   chan struct{}
@@ -90,7 +90,7 @@ func (l *link) read(ctx context.Context) {
 				l.begin()
 			}
 			if err != nil {
-				l.c.Close() // nobody may wait for replies to what was not understood
+				l.c.Close() // no client may wait for replies to what was not understood
 			}
 			l.end.Do(func() { l.err = err; close(l.ended) })
 			return

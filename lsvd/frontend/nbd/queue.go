@@ -7,7 +7,7 @@ import (
 )
 
 // Writes that have come together are queued by the reader and carried out as
-// one, by it or by who is writing at that time, as soon as no further whole
+// one, by it or by the committer that is writing at that time, as soon as no further whole
 // request is there. Small reads that are not alone are queued likewise: they are
 // begun together, and those that end together answered with one call.
 
@@ -117,7 +117,7 @@ func (q *request) Done(err error, _ bool) {
 	l.out.put(q, h, data)
 }
 
-// BatchDone implements [lsvd.Waiter]. Who tells of a read does so for all disks, and
+// BatchDone implements [lsvd.Completion]. The caller completes reads of all disks, and
 // must not wait for a client.
 func (q *request) BatchDone() {
 	l, read := q.link, q.typ == cmdRead

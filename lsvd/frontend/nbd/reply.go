@@ -12,7 +12,7 @@ const copyPayload = 8 << 10
 // keepReplies bounds the memory for replies that a connection keeps.
 const keepReplies = 256 << 10
 
-// replies writes the replies of a connection. Whoever adds one while nobody
+// replies writes the replies of a connection. A goroutine that adds one while none
 // writes becomes the writer, and writes also what others add meanwhile, with
 // one call. After an error the connection is useless and gets closed, so that
 // its client does not wait for what will never come.
@@ -68,14 +68,14 @@ func (w *replies) put(q *request, head []byte, data *buffer) {
 	}
 }
 
-// send writes what was put, unless somebody else does.
+// send writes what was put, unless another goroutine does.
 func (w *replies) send() {
 	if w.claim() {
 		w.flush()
 	}
 }
 
-// sendBy is send for one who must not wait: flush is called by what start
+// sendBy is send for a caller that must not wait: flush is called by what start
 // starts.
 func (w *replies) sendBy(start func(flush func())) {
 	if w.claim() {
@@ -83,7 +83,7 @@ func (w *replies) sendBy(start func(flush func())) {
 	}
 }
 
-// claim makes the caller the writer if there is something to write and nobody
+// claim makes the caller the writer if there is something to write and no goroutine
 // else is; flush must follow.
 func (w *replies) claim() bool {
 	w.mu.Lock()
@@ -195,7 +195,7 @@ func (b *budget) full(bytes int64) bool {
 	return b.requests >= maxInFlight || b.requests > 0 && b.bytes+bytes > maxBusyBytes
 }
 
-// room reports whether take would not wait. Only who takes makes it less.
+// room reports whether take would not wait. Only a caller of take makes it less.
 func (b *budget) room(bytes int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -114,7 +114,7 @@ func (s *Server) ServeTLS(ctx context.Context, l net.Listener, cfg *tls.Config) 
 }
 
 // ServePlain is Serve for any listener, with neither encryption nor
-// authentication: for networks where everybody may read and write the disks.
+// authentication: for networks where every host may read and write the disks.
 func (s *Server) ServePlain(ctx context.Context, l net.Listener) error {
 	return s.accept(ctx, l, nil)
 }

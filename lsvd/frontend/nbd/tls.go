@@ -17,7 +17,7 @@ const handshakeTime = 30 * time.Second
 // LoadTLS reads a server's certificate from a directory laid out as nbdkit,
 // qemu and libnbd have it: server-cert.pem, server-key.pem and ca-cert.pem.
 // With clients, only those with a certificate of that CA are let in; without,
-// everybody who can connect is.
+// every host that can connect is.
 func LoadTLS(dir string, clients bool) (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "server-cert.pem"), filepath.Join(dir, "server-key.pem"))
 	if err != nil {

@@ -109,8 +109,8 @@ func TestCollectorsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestTakeNothing asks where nothing was ever read, or nothing is under way.
-func TestTakeNothing(t *testing.T) {
+// TestPollNothing asks where nothing was ever read, or nothing is under way.
+func TestPollNothing(t *testing.T) {
 	if Poll() {
 		t.Error("took what nobody began")
 	}

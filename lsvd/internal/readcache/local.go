@@ -235,10 +235,10 @@ func newLocalRead(src *source, p []byte, off int64, end func(ok bool)) *localRea
 	return &localRead{ObjectRead: store.ObjectRead{Key: src.key, P: p, Off: off}, end: end}
 }
 
-// Done implements [store.Waiter].
+// Done implements [store.Completion].
 func (r *localRead) Done(err error, _ bool) { r.err = err }
 
-// BatchDone implements [store.Waiter].
+// BatchDone implements [store.Completion].
 func (r *localRead) BatchDone() { r.done <- r }
 
 // readAll makes reads in parallel, and calls end for each.

@@ -38,7 +38,7 @@ type Config struct {
 }
 
 // Log writes the log of one epoch. Append is for one caller at a time; Sync,
-// SyncAhead, Advance, Release, Trim and Ahead may be called beside it.
+// SyncEarly, Advance, Release, Trim and Ahead may be called beside it.
 //
 // Lock order: sync before mu.
 type Log struct {

@@ -11,9 +11,9 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestSyncIsDue says when a sync is due: w is a record, s a sync that is asked
+// TestSyncIsLikely says when a sync is due: w is a record, s a sync that is asked
 // for, W and S the same when a sync is due after them.
-func TestSyncIsDue(t *testing.T) {
+func TestSyncIsLikely(t *testing.T) {
 	for name, steps := range map[string]string{
 		"one record each":     "ws ws ws ws ws WS WS WS",
 		"two, as of journals": "wws wws wws wws wws wWS wWS",
@@ -97,9 +97,9 @@ func (g *gated) pass(write bool) error {
 	return <-leave
 }
 
-// TestDueDuringWrite: who asks whether a sync is due is answered while a record
+// TestLikelyDuringWrite: who asks whether a sync is due is answered while a record
 // is written.
-func TestDueDuringWrite(t *testing.T) {
+func TestLikelyDuringWrite(t *testing.T) {
 	fs := &gated{FS: vfs.NewSim(), writes: true}
 	l := begin(t, fs, 1<<20)
 	enter, leave := make(chan struct{}), make(chan error)
@@ -116,10 +116,10 @@ func TestDueDuringWrite(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSyncAhead joins syncs that were begun ahead: who joins is told when what
+// TestSyncEarly joins syncs that were begun ahead: who joins is told when what
 // was appended before is durable, and of an error; nobody joins a sync that
 // began before the last record.
-func TestSyncAhead(t *testing.T) {
+func TestSyncEarly(t *testing.T) {
 	sim := vfs.NewSim()
 	fs := &gated{FS: sim}
 	l := begin(t, fs, 1<<20)

@@ -1,12 +1,12 @@
 // Package daemon keeps many disks open in one process: it opens them, serves
 // them by their frontends (package nbd), and opens them again when it starts,
-// also after it was killed. Who asked for a disk may be long gone.
+// also after it was killed. The client that asked for a disk may be long gone.
 //
 // What is attached is a file per volume (see [Spec]), written when a disk is
 // open and its frontends serve, and removed by Detach. A daemon that stops
 // closes its disks and leaves the files, so the next one goes on with them.
 // One that cannot be opened is tried again and listed with the reason; it never
-// becomes an empty disk, and it is never taken over from somebody else without
+// becomes an empty disk, and it is never taken over from another process without
 // being told so. Before the daemon opens anything it claims the block devices
 // that its predecessor has left: their users wait while a store does not answer.
 //
@@ -122,7 +122,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	left, err := loop.Sweep(ctx, d.cfg.State.ID(), func(volume string) bool { return wanted[volume] })
 	for _, e := range left {
-		d.logger.Warn("a block device that nobody has attached was taken away", "volume", e.Volume, "device", e.Device)
+		d.logger.Warn("a block device without an attached disk was removed", "volume", e.Volume, "device", e.Device)
 	}
 	if err != nil {
 		d.logger.Warn("cannot remove stale block devices", "error", err)
@@ -236,7 +236,7 @@ func (d *Daemon) Attach(ctx context.Context, r Request) (Info, error) {
 	x, there := d.disks[v.ID]
 	if !there {
 		x = newDisk(v.ID, r.Spec)
-		x.op.Lock() // nobody else has it yet
+		x.op.Lock() // no other goroutine has it yet
 		d.disks[v.ID] = x
 	}
 	d.mu.Unlock()
@@ -324,7 +324,7 @@ func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (
 	}
 	if err := x.release(ctx, force); err != nil {
 		if e := (*errs.Error)(nil); errors.As(err, &e) && errs.HintOf(err) == "" {
-			err = e.WithHint("unmount what is on it, and end who has it open; --force takes it away from them")
+			err = e.WithHint("unmount what is on it, and end the processes that have it open; --force detaches it all the same")
 		}
 		return i, err
 	}

@@ -81,14 +81,14 @@ type front struct {
 	Frontend
 	// release leaves the frontend to the next daemon, as far as it can be.
 	release func()
-	// detach takes it away; it refuses if that would hurt whoever uses it.
+	// detach takes it away; it refuses while the device is in use.
 	detach func(ctx context.Context, force bool) error
 	resize func(ctx context.Context) error
 }
 
 func newDisk(id lsvd.ID, s Spec) *disk { return &disk{id: id, spec: s, state: Opening} }
 
-// begin says how to end the attempts to open the disk; false: they shall not begin.
+// begin says how to end the attempts to open the disk; false: they must not begin.
 func (x *disk) begin(cancel context.CancelFunc) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -291,7 +291,7 @@ func (d *Daemon) attachOptions(x *disk) loop.Options {
 	return loop.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(), Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.logger}
 }
 
-// detachTimeout bounds the wait for those who have a device open.
+// detachTimeout bounds the wait for processes that have a device open.
 const detachTimeout = 10 * time.Second
 
 // release ends the frontends. If one refuses, those that are left go on. The

@@ -34,7 +34,7 @@ type Listen struct {
 	Address string `json:"address,omitempty"`
 	TLS     string `json:"tls,omitempty"`     // directory of certificates (nbd.LoadTLS)
 	Clients bool   `json:"clients,omitempty"` // clients need a certificate
-	Plain   bool   `json:"plain,omitempty"`   // TCP without TLS, for everybody
+	Plain   bool   `json:"plain,omitempty"`   // TCP without TLS, for every host
 }
 
 // label is the name, or the ID.

@@ -3,7 +3,7 @@
 //
 //	<dir>/id                        random identity of this directory
 //	<dir>/volumes/<id>/disk.json    which volume of which store the log is of
-//	<dir>/volumes/<id>/log/         the log; its lock is held by who has the disk open
+//	<dir>/volumes/<id>/log/         the log; the process that has the disk open holds its lock
 //	<dir>/volumes/<id>/attached.json  what the daemon opens again (package daemon)
 //
 // The log of a volume is bound to one store: a copy of a store has volumes of
@@ -252,7 +252,7 @@ func (s *State) judge(ctx context.Context, st store.Store, v *catalog.Volume, sp
 	return false, err
 }
 
-// explain adds who has the disk open here.
+// explain adds which process has the disk open here.
 func (s *State) explain(ctx context.Context, st store.Store, v *catalog.Volume, err error) error {
 	if !errs.Is(err, errs.Conflict) {
 		return err
@@ -278,7 +278,7 @@ func (s *State) announce(ctx context.Context, st store.Store, v *catalog.Volume,
 	}
 	err = catalog.SetOwner(ctx, st, v.ID, catalog.Owner{Host: host, State: s.id, PID: os.Getpid(), Since: time.Now(), Claim: claim})
 	if err != nil && opts.Logger != nil {
-		opts.Logger.Warn("who has the disk could not be recorded", "volume", v.ID.String(), "error", err)
+		opts.Logger.Warn("the owner of the disk could not be recorded", "volume", v.ID.String(), "error", err)
 	}
 }
 
@@ -292,8 +292,8 @@ func (d *Disk) Close(ctx context.Context) error {
 }
 
 // forget removes the log files of a volume that is closed clean, unless it is
-// attached or somebody else has opened it meanwhile. The directory and its
-// lock stay: whoever opens the volume just now must not lock what is gone.
+// attached or another process has opened it meanwhile. The directory and its
+// lock stay: a process that opens the volume just now must not lock what is gone.
 func (s *State) forget(id lsvd.ID) error {
 	if _, err := os.Stat(filepath.Join(s.VolumeDir(id), AttachedFile)); err == nil {
 		return nil // it will be opened again, and new files take time to write

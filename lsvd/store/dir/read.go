@@ -116,7 +116,7 @@ func (b *begun) free() store.Completion {
 	return w
 }
 
-// Done implements [aio.Waiter].
+// Done implements [aio.Completion].
 func (b *begun) Done(n int, err error, more bool) {
 	if b.left = len(b.read.P) - n; b.left > 0 {
 		return
@@ -125,7 +125,7 @@ func (b *begun) Done(n int, err error, more bool) {
 	b.read.Completion.Done(nil, more)
 }
 
-// BatchDone implements [aio.Waiter]. What the kernel did not read is read again
+// BatchDone implements [aio.Completion]. What the kernel did not read is read again
 // through the page cache, which says why.
 func (b *begun) BatchDone() {
 	if b.left == 0 {
