@@ -20,9 +20,10 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
-	"miren.dev/runtime/lsvd/nbd"
+	"miren.dev/runtime/lsvd/frontend/loop"
+	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -106,7 +107,7 @@ func (s *gateStore) Replace(ctx context.Context, key string, data []byte, old st
 // nearGate is a gateStore of a directory: reads of segments go straight to it.
 type nearGate struct {
 	*gateStore
-	store.Near
+	store.Local
 }
 
 // diskOptions are the options of the child that serves a disk.
@@ -160,7 +161,7 @@ func diskChild(ctx context.Context, args []string, ready func(string)) (err erro
 	if err := joinGroup(o.group); err != nil {
 		return err
 	}
-	if err := attach.Prepare(logger); err != nil {
+	if err := loop.Prepare(logger); err != nil {
 		return err
 	}
 	s, err := openDisk(ctx, o, logger)
@@ -191,7 +192,7 @@ func diskChild(ctx context.Context, args []string, ready func(string)) (err erro
 	defer context.AfterFunc(ctx, func() { control.Close() })()
 	wg.Go(func() { s.control(ctx, control) })
 	if o.owner != "" {
-		a, err := attach.Attach(ctx, s.dev, attach.Options{Owner: o.owner, Volume: "bench", Dir: filepath.Join(o.dir, "mnt"), Logger: logger})
+		a, err := loop.Attach(ctx, s.dev, loop.Options{Owner: o.owner, Volume: "bench", Dir: filepath.Join(o.dir, "mnt"), Logger: logger})
 		if err != nil {
 			return err
 		}
@@ -218,7 +219,7 @@ func openDisk(ctx context.Context, o diskOptions, logger *slog.Logger) (*served,
 	if err != nil {
 		return nil, err
 	}
-	dir, err := store.OpenDir(filepath.Join(o.dir, "store"))
+	dir, err := dirstore.Open(filepath.Join(o.dir, "store"))
 	if err != nil {
 		return nil, err
 	}

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/lsvd/workload"
 )
@@ -155,10 +156,10 @@ func (d *disks) idle(ctx context.Context) error {
 // idleDisksChild attaches disks and prints how many MiB each added.
 func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err error) {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if err := attach.Prepare(logger); err != nil {
+	if err := loop.Prepare(logger); err != nil {
 		return err
 	}
-	st, err := store.OpenDir(filepath.Join(args[0], "store"))
+	st, err := dirstore.Open(filepath.Join(args[0], "store"))
 	if err != nil {
 		return err
 	}
@@ -181,7 +182,7 @@ func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err
 			return err
 		}
 		defer func() { err = errors.Join(err, dev.Close(context.Background())) }()
-		a, err := attach.Attach(ctx, dev, attach.Options{Owner: args[1], Volume: fmt.Sprintf("idle%d", i), Dir: filepath.Join(args[0], "mnt"), Logger: logger})
+		a, err := loop.Attach(ctx, dev, loop.Options{Owner: args[1], Volume: fmt.Sprintf("idle%d", i), Dir: filepath.Join(args[0], "mnt"), Logger: logger})
 		if err != nil {
 			return err
 		}

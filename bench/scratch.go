@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/pkg/rpc/identity"
 )
 
@@ -85,7 +85,7 @@ func (s *scratch) owner() string { return filepath.Base(s.dir) }
 
 // removeDisks detaches the disks of a killed run.
 func removeDisks(ctx context.Context, dir string) error {
-	_, err := attach.Sweep(ctx, filepath.Base(dir), func(string) bool { return false })
+	_, err := loop.Sweep(ctx, filepath.Base(dir), func(string) bool { return false })
 	out, lerr := exec.CommandContext(ctx, "losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").Output()
 	if lerr != nil {
 		return errors.Join(err, fmt.Errorf("list loop devices: %w", lerr))

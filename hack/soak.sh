@@ -52,20 +52,20 @@ metamorphic() { run metamorphic LSVD_SEED="$first" LSVD_SEEDS=$((seeds / 50)) --
 faults() {
 	local failed=0
 	run faults-store LSVD_OUTAGE=60s -- -run '^Test(Wire.*|TwoOwners)$' ./lsvd || failed=1
-	run faults-daemon LSVD_OUTAGE=310s -- -run '^TestRestartInAnOutage$' ./lsvd/daemon || failed=1
-	run faults-fio LSVD_OUTAGE=60s -- -run '^TestExperiment(Faults|Outage)$' ./lsvd/nbd || failed=1
+	run faults-daemon LSVD_OUTAGE=310s -- -run '^TestRestartInAnOutage$' ./lsvd/node/daemon || failed=1
+	run faults-fio LSVD_OUTAGE=60s -- -run '^TestExperiment(Faults|Outage)$' ./lsvd/frontend/nbd || failed=1
 	run faults-hosts -- -count=20 -run '^TestTwoHosts$' ./cli/lsvd || failed=1
 	return $failed
 }
 verify() {
 	local failed=0 p
-	for p in nbd attach; do run "verify-$p" LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' "./lsvd/$p" || failed=1; done
+	for p in nbd loop; do run "verify-$p" LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' "./lsvd/frontend/$p" || failed=1; done
 	return $failed
 }
 snapshots() { run snapshots LSVD_CLONES=100 -- -run '^TestSnapshots$' ./lsvd; }
 trim() { run trim LSVD_FILL=10240 -- -run '^TestTrimFreesStore$' ./lsvd; }
 damage() { run damage LSVD_FLIPS=1000 -- -run '^TestFlippedBitInLog$' ./lsvd; }
-handover() { run handover LSVD_HANDOVERS=100 -- -run '^TestHandover$' ./lsvd/attach; }
+handover() { run handover LSVD_HANDOVERS=100 -- -run '^TestHandover$' ./lsvd/frontend/loop; }
 store() { run store RUNTIME_SOAK=1 -- -run '^(TestFrozenDatabase|TestDeletionOfMany)$' ./entity/pgstore; }
 database() { run database LSVD_SOAK="$soak" -- -run '^TestDatabaseOnDisk$' ./e2e; }
 amplification() { run amplification LSVD_AMPLIFICATION=16384 -- -run '^TestWriteAmplification$' ./lsvd; }

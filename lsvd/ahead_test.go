@@ -16,8 +16,8 @@ import (
 	"miren.dev/runtime/lsvd/vfs"
 )
 
-// far is a store that counts reads of parts of segments and takes its time.
-type far struct {
+// remote is a store that counts reads of parts of segments and takes its time.
+type remote struct {
 	store.Fault
 	reads atomic.Int64
 	delay atomic.Int64
@@ -26,7 +26,7 @@ type far struct {
 }
 
 // GetRange implements [store.Store].
-func (f *far) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
+func (f *remote) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	now := f.busy.Add(1)
 	defer f.busy.Add(-1)
 	for old := f.peak.Load(); now > old && !f.peak.CompareAndSwap(old, now); old = f.peak.Load() {
@@ -34,8 +34,8 @@ func (f *far) GetRange(ctx context.Context, key string, off, n int64) ([]byte, e
 	return f.Fault.GetRange(ctx, key, off, n)
 }
 
-func newFar() *far {
-	f := &far{}
+func newRemote() *remote {
+	f := &remote{}
 	f.Store = &store.Mem{}
 	f.Hook = func(op store.Op, key string) store.Action {
 		if op == store.OpGetRange && !strings.Contains(key, "/map/") {
@@ -47,10 +47,10 @@ func newFar() *far {
 	return f
 }
 
-// farDisk is a disk with content in a store that is far; nothing is cached.
-func farDisk(t *testing.T, size int64, opts lsvd.Options) (*far, *lsvd.Device, []byte) {
+// remoteDisk is a disk with content in a remote store; nothing is cached.
+func remoteDisk(t *testing.T, size int64, opts lsvd.Options) (*remote, *lsvd.Device, []byte) {
 	t.Helper()
-	f, id := newFar(), lsvd.NewID()
+	f, id := newRemote(), lsvd.NewID()
 	if err := lsvd.Create(t.Context(), f, id, size, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestReadAhead(t *testing.T) { synctest.Test(t, testReadAhead) }
 
 func testReadAhead(t *testing.T) {
 	const size = 32 << 20
-	f, d, content := farDisk(t, size, lsvd.Options{Compression: lsvd.CompressNone}) // the compressor has goroutines of its own
+	f, d, content := remoteDisk(t, size, lsvd.Options{Compression: lsvd.CompressNone}) // the compressor has goroutines of its own
 	f.reads.Store(0)
 	f.delay.Store(int64(20 * time.Millisecond))
 	// Three readers, each through a part of the disk, 16 KiB at a time, in turns.
@@ -129,7 +129,7 @@ func TestReadAheadBound(t *testing.T) {
 }
 
 func testReadAheadBound(t *testing.T, cache int64) {
-	f, d, content := farDisk(t, 8<<20, lsvd.Options{CacheBytes: cache, Compression: lsvd.CompressNone})
+	f, d, content := remoteDisk(t, 8<<20, lsvd.Options{CacheBytes: cache, Compression: lsvd.CompressNone})
 	f.reads.Store(0)
 	f.delay.Store(int64(time.Millisecond))
 	p := make([]byte, 4<<10)
@@ -151,7 +151,7 @@ func testReadAheadBound(t *testing.T, cache int64) {
 // TestRandomReadsFetchLittle: where reading more than asked for does not pay,
 // it ends.
 func TestRandomReadsFetchLittle(t *testing.T) {
-	f, d, content := farDisk(t, 64<<20, lsvd.Options{CacheBytes: 2 << 20})
+	f, d, content := remoteDisk(t, 64<<20, lsvd.Options{CacheBytes: 2 << 20})
 	rng := rand.New(rand.NewPCG(1, 1))
 	p := make([]byte, 4<<10)
 	read := func(n int) {
@@ -176,7 +176,7 @@ func TestRandomReadsFetchLittle(t *testing.T) {
 
 // TestConcurrentMissesShare: many readers of one place make one fetch.
 func TestConcurrentMissesShare(t *testing.T) {
-	f, d, _ := farDisk(t, 2<<20, lsvd.Options{})
+	f, d, _ := remoteDisk(t, 2<<20, lsvd.Options{})
 	f.reads.Store(0)
 	f.delay.Store(int64(10 * time.Millisecond))
 	errs := make(chan error)
@@ -195,7 +195,7 @@ func TestConcurrentMissesShare(t *testing.T) {
 
 // TestScatteredMissesOverlap: the pieces of one read are fetched at once.
 func TestScatteredMissesOverlap(t *testing.T) {
-	f, d, content := farDisk(t, 4<<20, lsvd.Options{CutBytes: 64 << 10, LogFile: 1 << 20})
+	f, d, content := remoteDisk(t, 4<<20, lsvd.Options{CutBytes: 64 << 10, LogFile: 1 << 20})
 	f.delay.Store(int64(20 * time.Millisecond))
 	p := make([]byte, 1<<20) // of 16 segments, each with an index
 	f.peak.Store(0)
@@ -215,7 +215,7 @@ func TestFirstReadOfClone(t *testing.T) { synctest.Test(t, testFirstReadOfClone)
 func testFirstReadOfClone(t *testing.T) {
 	const delay = 20 * time.Millisecond
 	opts := lsvd.Options{Compression: lsvd.CompressNone, CutBytes: 256 << 10}
-	f, d, content := farDisk(t, 32<<20, opts) // of 128 segments
+	f, d, content := remoteDisk(t, 32<<20, opts) // of 128 segments
 	if err := d.Snapshot(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,6 @@ import (
 // base and recent change under pub and mu; only loading and evicting leaves,
 // which changes no content, needs nothing but mu.
 
-// lostSource is the segment number of what is lost for good: a page of the map
-// that was damaged when the loss was accepted.
-const lostSource = 0
-
 // mapObject is a checkpoint that has pages of base.
 type mapObject struct {
 	ref  name.Ref
@@ -30,7 +26,7 @@ type mapObject struct {
 
 // dropped takes blocks of a segment off its live ones. The caller holds mu.
 func (d *Device) dropped(num, blocks uint64) {
-	if num == lostSource {
+	if num == manifest.LostSource {
 		return
 	}
 	s := d.table[num]
@@ -49,14 +45,14 @@ func (d *Device) dropped(num, blocks uint64) {
 	s.live -= blocks
 }
 
-// relieve drops leaves if there are too many. The caller holds mu.
-func (d *Device) relieve() {
+// evictIfOver drops leaves if there are too many. The caller holds mu.
+func (d *Device) evictIfOver() {
 	if d.pins == 0 && d.loaded > d.opts.MapBytes {
 		d.loaded = d.base.Evict(false, d.opts.MapBytes/2)
 	}
 }
 
-// pin keeps leaves loaded until unpin, for one who needs several at once.
+// pin keeps leaves loaded until unpin, for a caller that needs several at once.
 func (d *Device) pin() {
 	d.mu.Lock()
 	d.pins++
@@ -66,7 +62,7 @@ func (d *Device) pin() {
 func (d *Device) unpin() {
 	d.mu.Lock()
 	d.pins--
-	d.relieve()
+	d.evictIfOver()
 	d.mu.Unlock()
 }
 
@@ -139,7 +135,7 @@ func (d *Device) merge(ctx context.Context) error {
 		v extent.Value
 	}
 	var all []piece
-	d.recent.Walk(0, maxBlocks, func(lba, n uint64, v extent.Value) bool { // it changes under pub only
+	d.recent.Walk(0, extent.MaxBlocks, func(lba, n uint64, v extent.Value) bool { // it changes under pub only
 		for n > 0 {
 			k := n
 			if n > mergeLeaves {
@@ -191,7 +187,7 @@ func (d *Device) merge(ctx context.Context) error {
 }
 
 func (d *Device) newRecent() *extent.Map {
-	m := extent.New(maxBlocks)
+	m := extent.New(extent.MaxBlocks)
 	m.Dropped = d.dropped
 	return m
 }
@@ -213,7 +209,7 @@ func (d *Device) loadDirectory(root *manifest.Root, dir *manifest.Directory, tai
 		d.nextObject++
 	}
 	for _, p := range dir.Pages {
-		if p.Leaf >= maxBlocks/extent.LeafBlocks {
+		if p.Leaf >= extent.MaxBlocks/extent.LeafBlocks {
 			return errs.New(errs.Corrupt, "checkpoint %s has a leaf behind the end", root.Ref)
 		}
 		if d.lostMaps[dir.Objects[p.Object]] {
@@ -235,12 +231,12 @@ func (d *Device) loadDirectory(root *manifest.Root, dir *manifest.Directory, tai
 }
 
 // lostLeaf is the content of a leaf whose page is lost.
-func lostLeaf() []extent.Run { return []extent.Run{{N: extent.LeafBlocks, Src: lostSource}} }
+func lostLeaf() []extent.Run { return []extent.Run{{N: extent.LeafBlocks, Src: manifest.LostSource}} }
 
 // count counts live blocks from the whole map, where the manifest does not.
 func (d *Device) count(ctx context.Context) error {
 	live := map[uint64]uint64{}
-	err := eachLeaf(ctx, d.st, d.man, func(_ uint64, runs []run) error {
+	err := manifest.EachLeaf(ctx, d.st, d.man, func(_ uint64, runs []extent.Run) error {
 		for _, r := range runs {
 			live[r.Src] += uint64(r.N)
 		}
@@ -254,7 +250,7 @@ func (d *Device) count(ctx context.Context) error {
 
 // loadMap prepares the base map from the checkpoint, and adds the segments
 // that the manifest has after it.
-func (d *Device) loadMap(ctx context.Context, seen *survey, rec *Recovery) error {
+func (d *Device) loadMap(ctx context.Context, seen *storeListing, rec *Recovery) error {
 	for _, s := range d.man.Segments {
 		d.table[s.Num] = &seg{Segment: s, live: s.Live}
 	}
@@ -284,7 +280,7 @@ func (d *Device) loadMap(ctx context.Context, seen *survey, rec *Recovery) error
 	}
 	indexes := make([]*segment.Index, len(after))
 	err := d.each(len(after), func(i int) (err error) {
-		indexes[i], err = d.cache.index(ctx, after[i])
+		indexes[i], err = d.cache.Index(ctx, after[i])
 		return err
 	})
 	if err != nil {
@@ -292,7 +288,7 @@ func (d *Device) loadMap(ctx context.Context, seen *survey, rec *Recovery) error
 	}
 	for i, s := range after {
 		d.table[s.Num].live = s.Blocks
-		mapInto(d.recent, s.Num, indexes[i].Entries)
+		segment.Define(d.recent, s.Num, 0, indexes[i].Entries)
 	}
 	return nil
 }
@@ -300,7 +296,7 @@ func (d *Device) loadMap(ctx context.Context, seen *survey, rec *Recovery) error
 // findMissing looks whether the store has every object that the manifest
 // names. If not, Open refuses; or with the loss accepted, what they have is
 // lost, or the disk goes back to before one whose content is not known.
-func (d *Device) findMissing(seen *survey, rec *Recovery) error {
+func (d *Device) findMissing(seen *storeListing, rec *Recovery) error {
 	need := map[string]*manifest.Segment{}
 	for i := range d.man.Segments {
 		s := &d.man.Segments[i]

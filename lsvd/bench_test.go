@@ -14,13 +14,14 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
 // benchWriteDisk opens a disk of 1 GiB on the file system of TMPDIR.
 func benchWriteDisk(b *testing.B, opts lsvd.Options, down *atomic.Bool) *lsvd.Device {
 	dir := b.TempDir()
-	st, err := store.OpenDir(filepath.Join(dir, "store"))
+	st, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -12,23 +12,25 @@ import (
 	"miren.dev/runtime/lsvd/internal/boot"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
 // What a machine reads first from its disk is the same each time it boots. So
-// a disk in a far store notes which blocks are read in the first minute, up to
+// a disk in a remote store notes which blocks are read in the first minute, up to
 // 64 MiB, in order; the list is an object that the manifest names, and through
 // manifests it comes to snapshots and clones. When such a disk is opened, what
-// the list has is brought into the cache, in that order, while it is in use.
+// the list has is prefetched into the cache, in that order, while it is in use.
 //
 // It is a hint: without it, and with any other in its place, reads give the
 // same. What cannot be read of it is said in the log and nowhere else.
 const (
 	bootTime   = time.Minute // how long a disk is watched
-	bootFrames = 16          // most frames that are brought by one request
-	bootLanes  = 16          // requests at once
-	bootYield  = 4           // of these, while somebody waits for another one
+	bootFrames = 16          // most frames that one request fetches
+	bootLimit  = 16          // requests at once
+	bootYield  = 4           // of these, while a read waits for another one
 )
 
 // recorder notes what is read first.
@@ -46,7 +48,7 @@ type recorder struct {
 	old     []boot.Piece // the list that the manifest had
 	damaged bool         // which was of no use
 
-	// Of who holds pub.
+	// Under pub.
 	ref  *name.Ref // stored, not yet in the manifest
 	next uint64    // number of the next one
 }
@@ -172,21 +174,21 @@ func (d *Device) askBoot() *bootList {
 	m := d.man
 	get := func() {
 		defer close(x.done)
-		if d.cache.near == nil {
-			x.list, x.damaged = d.loadBoot(d.cache.ctx, m)
+		if !d.cache.Local() {
+			x.list, x.damaged = d.loadBoot(d.cache.Context(), m)
 		}
 	}
 	if d.opts.manual {
 		get()
 	} else {
-		d.cache.fetches.Go(get)
+		d.cache.Go(get)
 	}
 	return x
 }
 
 // beginBoot begins to read ahead what is in the list, and to note what is read.
 func (d *Device) beginBoot(x *bootList) {
-	if d.cache.near != nil {
+	if d.cache.Local() {
 		return
 	}
 	r := &d.boot
@@ -201,7 +203,7 @@ func (d *Device) beginBoot(x *bootList) {
 	if d.opts.manual {
 		use()
 	} else {
-		d.cache.fetches.Go(use)
+		d.cache.Go(use)
 	}
 }
 
@@ -211,7 +213,7 @@ func (d *Device) loadBoot(ctx context.Context, m *manifest.Manifest) (list []boo
 	if m.Boot == nil {
 		return nil, false
 	}
-	err := again(func() error {
+	err := store.RetryCorrupt(func() error {
 		b, err := d.st.GetRange(ctx, m.Boot.Key(), 0, boot.MaxSize+1)
 		if err == nil {
 			list, err = boot.Decode(*m.Boot, b)
@@ -225,14 +227,14 @@ func (d *Device) loadBoot(ctx context.Context, m *manifest.Manifest) (list []boo
 	return nil, errs.Is(err, errs.Corrupt) || errs.Is(err, errs.NotFound)
 }
 
-// prefetch brings what the list has into the cache, up to half of it.
+// prefetch fetches the blocks of the list into the cache, up to half of it.
 func (d *Device) prefetch(list []boot.Piece) {
 	c := d.cache
-	most := int(min(bootFrames, c.room/4/bootLanes/segment.FrameSize)) // see plan
+	most := int(min(bootFrames, c.Budget()/4/bootLimit/segment.FrameSize)) // see planPrefetch
 	if most == 0 {
 		return
 	}
-	var lanes lanes
+	var lanes limiter
 	lanes.freed.L = &lanes.mu
 	defer lanes.enter(func() int { return 1 }) // all have left then
 	var brought atomic.Int64
@@ -240,29 +242,23 @@ func (d *Device) prefetch(list []boot.Piece) {
 		now := list[:min(len(list), bootFrames)]
 		list = list[len(now):]
 		for _, x := range d.framesOf(now, most) {
-			if c.ctx.Err() != nil || brought.Load() >= c.room/2 {
+			if c.Context().Err() != nil || brought.Load() >= c.Budget()/2 {
 				return
 			}
 			bring := func() {
-				jobs := c.plan(nil, part{s: x.s, block: uint64(x.first) * segment.FrameBlocks}, x.blocks(), false)
-				for _, j := range jobs {
-					brought.Add(j.ahead)
-				}
-				for _, j := range jobs {
-					c.do(c.ctx, j)
-				}
+				c.PrefetchNow(readcache.Range{Segment: x.s, Block: uint64(x.first) * segment.FrameBlocks, Blocks: x.blocks()}, func(n int64) { brought.Add(n) })
 			}
-			if c.manual {
+			if d.opts.manual {
 				bring()
 				continue
 			}
 			lanes.enter(func() int {
-				if c.asking.Load() > 0 {
+				if c.Busy() {
 					return bootYield
 				}
-				return bootLanes
+				return bootLimit
 			})
-			c.fetches.Go(func() {
+			c.Go(func() {
 				defer lanes.leave()
 				bring()
 			})
@@ -270,21 +266,21 @@ func (d *Device) prefetch(list []boot.Piece) {
 	}
 }
 
-// stretch is frames of a segment, in a row.
-type stretch struct {
+// frameRange is frames of a segment, in a row.
+type frameRange struct {
 	s           *manifest.Segment
 	first, last int
 }
 
 // blocks is how many blocks they have.
-func (x stretch) blocks() uint64 {
+func (x frameRange) blocks() uint64 {
 	return min(uint64(x.last+1)*segment.FrameBlocks, x.s.Blocks) - uint64(x.first)*segment.FrameBlocks
 }
 
 // framesOf returns the frames that have the pieces of a list, by segment and in
 // order, each once, at most so many in a row.
-func (d *Device) framesOf(list []boot.Piece, most int) []stretch {
-	var all []stretch
+func (d *Device) framesOf(list []boot.Piece, most int) []frameRange {
+	var all []frameRange
 	size := uint64(d.size.Load() / BlockSize)
 	for _, p := range list {
 		for mask := p.Blocks; mask != 0; {
@@ -295,19 +291,19 @@ func (d *Device) framesOf(list []boot.Piece, most int) []stretch {
 			if lba+uint64(n) > size {
 				continue // the list may be of a larger disk, or of any
 			}
-			pieces, g, err := d.locate(d.cache.ctx, lba, uint64(n), nil)
+			pieces, g, err := d.locate(d.cache.Context(), lba, uint64(n), nil)
 			if err != nil {
-				continue // who reads there sees it
+				continue // a read of these blocks reports the error
 			}
-			g.leave()
+			g.exit()
 			for _, x := range pieces {
 				if x.seg != nil && !x.seg.lost {
-					all = append(all, stretch{&x.seg.Segment, int(x.block / segment.FrameBlocks), int((x.block + x.n - 1) / segment.FrameBlocks)})
+					all = append(all, frameRange{&x.seg.Segment, int(x.block / segment.FrameBlocks), int((x.block + x.n - 1) / segment.FrameBlocks)})
 				}
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b stretch) int { return cmp.Or(cmp.Compare(a.s.Num, b.s.Num), cmp.Compare(a.first, b.first)) })
+	slices.SortFunc(all, func(a, b frameRange) int { return cmp.Or(cmp.Compare(a.s.Num, b.s.Num), cmp.Compare(a.first, b.first)) })
 	out := all[:0]
 	for _, x := range all {
 		if k := len(out) - 1; k >= 0 && out[k].s == x.s && x.first <= out[k].last+1 && max(x.last, out[k].last)-out[k].first < most {
@@ -319,15 +315,15 @@ func (d *Device) framesOf(list []boot.Piece, most int) []stretch {
 	return out
 }
 
-// lanes bounds what is under way at once.
-type lanes struct {
+// limiter bounds what is under way at once.
+type limiter struct {
 	mu    sync.Mutex
 	freed sync.Cond
 	busy  int
 }
 
 // enter waits until fewer than most are busy.
-func (l *lanes) enter(most func() int) {
+func (l *limiter) enter(most func() int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.busy >= most() {
@@ -336,7 +332,7 @@ func (l *lanes) enter(most func() int) {
 	l.busy++
 }
 
-func (l *lanes) leave() {
+func (l *limiter) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.busy--

@@ -16,7 +16,7 @@ import (
 func BenchmarkBoot(b *testing.B) {
 	const size = 256 << 20
 	ctx := context.Background()
-	far := newFar()
+	remote := newRemote()
 	rng, buf := rand.New(rand.NewPCG(1, 2)), make([]byte, 1<<20)
 	type read struct{ off, n int64 }
 	var reads []read
@@ -25,11 +25,11 @@ func BenchmarkBoot(b *testing.B) {
 		reads = append(reads, read{rng.Int64N((size-n)/4096) * 4096, n})
 	}
 	id, fs := lsvd.NewID(), vfs.NewSim()
-	if err := lsvd.Create(ctx, far, id, size, nil); err != nil {
+	if err := lsvd.Create(ctx, remote, id, size, nil); err != nil {
 		b.Fatal(err)
 	}
 	open := func(id lsvd.ID, fs vfs.FS) *lsvd.Device {
-		d, _, err := lsvd.Open(ctx, far, fs, id, lsvd.Options{})
+		d, _, err := lsvd.Open(ctx, remote, fs, id, lsvd.Options{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -62,13 +62,13 @@ func BenchmarkBoot(b *testing.B) {
 			for range b.N {
 				b.StopTimer()
 				clone := lsvd.NewID()
-				check(lsvd.Clone(ctx, far, id, snapshot, clone))
-				far.delay.Store(int64(20 * time.Millisecond))
+				check(lsvd.Clone(ctx, remote, id, snapshot, clone))
+				remote.delay.Store(int64(20 * time.Millisecond))
 				d := open(clone, vfs.NewSim())
 				b.StartTimer()
 				boot(d)
 				b.StopTimer()
-				far.delay.Store(0)
+				remote.delay.Store(0)
 				check(d.Close(ctx))
 				b.StartTimer()
 			}

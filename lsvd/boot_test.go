@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/testsupport/wait"
@@ -26,10 +27,10 @@ func bootReads(size int64, n int) (offs []int64) {
 	return offs
 }
 
-// booted is a far store with a volume that has a boot list and the snapshot s.
-func booted(t *testing.T, size int64, opts lsvd.Options, offs []int64) (*far, lsvd.ID, []byte) {
+// booted is a remote store with a volume that has a boot list and the snapshot s.
+func booted(t *testing.T, size int64, opts lsvd.Options, offs []int64) (*remote, lsvd.ID, []byte) {
 	t.Helper()
-	f, d, content := farDisk(t, size, opts)
+	f, d, content := remoteDisk(t, size, opts)
 	p := make([]byte, 4096)
 	for _, off := range offs {
 		if err := d.ReadAt(t.Context(), p, off); err != nil {
@@ -235,7 +236,7 @@ func TestBootListIsAHint(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		wait.For(t, "line in the log", func() bool { return strings.Contains(log.String(), "the list of it cannot be used") })
-		r, err := lsvd.Check(t.Context(), f, d.ID(), nil, true, nil)
+		r, err := inspect.Check(t.Context(), f, d.ID(), nil, true, nil)
 		if err != nil || len(r.Damage) != 1 || r.Damage[0].Key != keys[0] || r.Damage[0].Missing != (b == nil) || len(r.Damage[0].Ranges) != 0 {
 			t.Errorf("%s: check says %+v, %v", what, r, err)
 		}
@@ -243,12 +244,12 @@ func TestBootListIsAHint(t *testing.T) {
 			t.Fatal(err)
 		}
 		// By now it has a list of its own, or one like the old one.
-		if r, err := lsvd.Check(t.Context(), f, d.ID(), nil, true, nil); err != nil || !r.OK() {
+		if r, err := inspect.Check(t.Context(), f, d.ID(), nil, true, nil); err != nil || !r.OK() {
 			t.Errorf("%s: check after the next use says %+v, %v", what, r, err)
 		}
 	}
 	put(list)
-	if r, err := lsvd.Check(t.Context(), f, id, nil, true, nil); err != nil || !r.OK() {
+	if r, err := inspect.Check(t.Context(), f, id, nil, true, nil); err != nil || !r.OK() {
 		t.Errorf("check says %+v, %v", r, err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"miren.dev/runtime/lsvd/inspect"
+	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -21,7 +23,7 @@ func TestCheckFindsExactDamage(t *testing.T) {
 		s.check("drain", s.d.Drain(s.ctx()))
 		s.fs.Kill()
 		steps := 0
-		r, err := Check(s.ctx(), s.st, s.id, s.opts.Key, true, func(done, total int64) {
+		r, err := inspect.Check(s.ctx(), s.st, s.id, s.opts.Key, true, func(done, total int64) {
 			if steps++; done > total {
 				t.Errorf("%d of %d", done, total)
 			}
@@ -45,7 +47,7 @@ func TestCheckFindsExactDamage(t *testing.T) {
 				hurt[key][s.rng.IntN(len(data[key]))] ^= 4
 			}
 			s.withObjects(hurt)
-			r, err := Check(s.ctx(), s.st, s.id, s.opts.Key, true, nil)
+			r, err := inspect.Check(s.ctx(), s.st, s.id, s.opts.Key, true, nil)
 			if key == name.Manifest(s.id) && missing {
 				if !errs.Is(err, errs.NotFound) {
 					s.fatal("without a manifest: %v", err)
@@ -53,10 +55,10 @@ func TestCheckFindsExactDamage(t *testing.T) {
 				continue
 			}
 			s.check("check", err)
-			if !slices.ContainsFunc(r.Damage, func(d Damage) bool { return d.Key == key }) {
+			if !slices.ContainsFunc(r.Damage, func(d inspect.Damage) bool { return d.Key == key }) {
 				named := key == name.Manifest(s.id) || !ok && !missing
 				for _, v := range []string{"", "one"} {
-					m, err := load(s.ctx(), s.st, s.id, v)
+					m, err := manifest.LoadNamed(s.ctx(), s.st, s.id, v)
 					if err != nil {
 						continue
 					}
@@ -85,7 +87,7 @@ func TestInfoOfOpenAndClonedVolume(t *testing.T) {
 	s := used(t, 2)
 	ctx := s.ctx()
 	s.check("snapshot", s.d.Snapshot(ctx, "one"))
-	i, err := Info(ctx, s.st, s.id)
+	i, err := inspect.Info(ctx, s.st, s.id)
 	s.check("info", err)
 	if i.Clean || i.Owner != s.d.Owner() || i.Size != s.d.Size() || len(i.Snapshots) != 1 || i.Segments == 0 || i.Stored == 0 {
 		t.Errorf("of an open volume: %+v", i)
@@ -101,7 +103,7 @@ func TestInfoOfOpenAndClonedVolume(t *testing.T) {
 	s.freeze()
 	_, err = s.d.publish(ctx)
 	s.check("publish", err)
-	d, err := Dump(ctx, s.st, s.id, "", s.opts.Key)
+	d, err := inspect.Dump(ctx, s.st, s.id, "", s.opts.Key)
 	s.check("dump", err)
 	if d.Checkpoint == "" || len(d.Table) != i.Segments || len(d.Chain) == 0 || d.Fence != "" || d.Mapped == 0 {
 		t.Errorf("%+v", d)
@@ -114,13 +116,13 @@ func TestInfoOfOpenAndClonedVolume(t *testing.T) {
 		t.Errorf("%d blocks are mapped, %d live", d.Mapped, live)
 	}
 	s.check("close", s.d.Close(ctx))
-	if i, err = Info(ctx, s.st, s.id); err != nil || !i.Clean {
+	if i, err = inspect.Info(ctx, s.st, s.id); err != nil || !i.Clean {
 		t.Errorf("of a closed volume: %+v %v", i, err)
 	}
 	_, data := s.objects()
 	data[name.Manifest(clone)][20] ^= 1
 	s.withObjects(data)
-	all, err := List(ctx, s.st)
+	all, err := inspect.List(ctx, s.st)
 	s.check("list", err)
 	if len(all) != 3 {
 		t.Fatalf("%+v", all)
@@ -130,7 +132,7 @@ func TestInfoOfOpenAndClonedVolume(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 	}
-	if _, err := Info(ctx, s.st, NewID()); !errs.Is(err, errs.NotFound) {
+	if _, err := inspect.Info(ctx, s.st, NewID()); !errs.Is(err, errs.NotFound) {
 		t.Errorf("of nothing: %v", err)
 	}
 }

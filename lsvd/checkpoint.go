@@ -8,7 +8,6 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
-	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -39,7 +38,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	m.Uncounted = d.uncounted
 	d.mu.Unlock()
 
-	var placed []wanted
+	var placed []leafPage
 	var own mapObject
 	if m.Root != nil && !d.dirty {
 		m.Root.Seq = m.Durable
@@ -68,7 +67,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	}
 	// Once the manifest is written, Sweep may delete what it does not name:
 	// no reader may still be at a segment that was live when it looked.
-	d.pass()
+	d.waitForReaders()
 	if err := d.replace(ctx, m); err != nil {
 		if own.size > 0 {
 			d.garbage = append(d.garbage, own.ref)
@@ -86,7 +85,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 			d.garbage = append(d.garbage, r)
 		}
 	}
-	d.pass() // nobody reads pages where they were
+	d.waitForReaders() // no reader uses the old places of the pages
 	if err := d.deleteGarbage(ctx); err != nil {
 		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 	}
@@ -96,7 +95,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 // writeMap adds the leaves of snap to cp: those that changed, and those of
 // old checkpoints that have become many. It returns what it wrote; its object
 // will be d.nextObject.
-func (d *Device) writeMap(ctx context.Context, cp *manifest.Checkpoint, snap *extent.Map) ([]wanted, error) {
+func (d *Device) writeMap(ctx context.Context, cp *manifest.Checkpoint, snap *extent.Map) ([]leafPage, error) {
 	objects := map[uint32]mapObject{}
 	d.mu.RLock()
 	for i, o := range d.objects {
@@ -107,9 +106,9 @@ func (d *Device) writeMap(ctx context.Context, cp *manifest.Checkpoint, snap *ex
 	if err != nil {
 		return nil, err
 	}
-	var placed []wanted
+	var placed []leafPage
 	put := func(leaf uint64, off, n uint32) {
-		placed = append(placed, wanted{leaf, extent.Page{Object: d.nextObject, Off: off, Len: n}})
+		placed = append(placed, leafPage{leaf, extent.Page{Object: d.nextObject, Off: off, Len: n}})
 	}
 	snap.Leaves(func(leaf uint64, p extent.Page, runs []extent.Run) {
 		b, move := moved[p.Object]
@@ -179,7 +178,7 @@ func (d *Device) oldPages(ctx context.Context, objects map[uint32]mapObject, sna
 
 // settle makes the device's maps and table those of the manifest just
 // written. The caller holds pub.
-func (d *Device) settle(own mapObject, placed []wanted) {
+func (d *Device) settle(own mapObject, placed []leafPage) {
 	keep := make(map[uint64]bool, len(d.man.Segments))
 	for _, s := range d.man.Segments {
 		keep[s.Num] = true
@@ -199,7 +198,7 @@ func (d *Device) settle(own mapObject, placed []wanted) {
 		delete(d.table, num)
 	}
 	d.mu.Unlock()
-	d.cache.drop(gone)
+	d.cache.Drop(gone)
 	for len(placed) > 0 {
 		n := min(len(placed), 512)
 		d.mu.Lock()
@@ -217,27 +216,4 @@ func (d *Device) settle(own mapObject, placed []wanted) {
 	}
 	d.loaded = d.base.Evict(false, d.opts.MapBytes)
 	d.mu.Unlock()
-}
-
-// readDirectory reads the directory of a checkpoint.
-func readDirectory(ctx context.Context, st store.Store, root *manifest.Root) (dir *manifest.Directory, tail []byte, err error) {
-	n := min(root.Size, directoryTail)
-	for {
-		var need int64
-		err = again(func() error {
-			b, err := st.GetRange(ctx, root.Ref.Key(), root.Size-n, n)
-			tail = b
-			if errs.Is(err, errs.NotFound) || errs.Is(err, errs.InvalidArgument) {
-				return errs.New(errs.Corrupt, "checkpoint %s is missing or cut off", root.Ref)
-			}
-			if err == nil {
-				dir, need, err = manifest.DecodeDirectory(root.Ref, root.Size, b)
-			}
-			return err
-		})
-		if err != nil || dir != nil {
-			return dir, tail, err
-		}
-		n = need
-	}
 }

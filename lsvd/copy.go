@@ -11,6 +11,8 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/readcache"
+	"miren.dev/runtime/lsvd/internal/reclaim"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -48,7 +50,7 @@ func Copy(ctx context.Context, from store.Store, id ID, snapshot string, to stor
 	if err != nil {
 		return CopyStats{}, err
 	}
-	m, err := loadSnapshot(ctx, from, id, snapshot)
+	m, err := manifest.LoadSnapshot(ctx, from, id, snapshot)
 	if err != nil {
 		return CopyStats{}, err
 	}
@@ -75,15 +77,15 @@ func Copy(ctx context.Context, from store.Store, id ID, snapshot string, to stor
 	if err := createManifest(ctx, to, pin, data); err != nil {
 		return c.stats, errs.Wrap(err, "begin the copy %q", as)
 	}
-	if err := sweeping(ctx, to); err != nil {
+	if err := reclaim.CheckSweeps(ctx, to); err != nil {
 		return c.stats, err
 	}
-	if err := c.survey(ctx); err != nil {
+	if err := c.listTarget(ctx); err != nil {
 		return c.stats, err
 	}
 	if err := c.send(ctx); err != nil {
 		if errs.Is(err, errs.NotFound) {
-			if _, gone := loadSnapshot(ctx, from, id, snapshot); errs.Is(gone, errs.NotFound) {
+			if _, gone := manifest.LoadSnapshot(ctx, from, id, snapshot); errs.Is(gone, errs.NotFound) {
 				return c.stats, errs.New(errs.NotFound, "snapshot %q of volume %s was deleted while it was copied", snapshot, id)
 			}
 			return c.stats, errs.New(errs.Corrupt, "the snapshot is damaged: %w", err)
@@ -166,8 +168,8 @@ func (c *copier) absent(ctx context.Context) error {
 	return nil
 }
 
-// survey finds out what the other store has.
-func (c *copier) survey(ctx context.Context) error {
+// listTarget finds out what the other store has.
+func (c *copier) listTarget(ctx context.Context) error {
 	c.sizes, c.arrived = map[string]int64{}, map[name.Ref]bool{}
 	for _, v := range c.volumes() {
 		for i, err := range c.to.List(ctx, name.Prefix(v)) {
@@ -182,7 +184,7 @@ func (c *copier) survey(ctx context.Context) error {
 		return err
 	}
 	for _, s := range copies {
-		m, err := loadSnapshot(ctx, c.to, c.m.Volume, s)
+		m, err := manifest.LoadSnapshot(ctx, c.to, c.m.Volume, s)
 		if errs.Is(err, errs.NotFound) || errs.Is(err, errs.Corrupt) {
 			continue // what it has is compared
 		}
@@ -223,12 +225,12 @@ func (c *copier) object(ctx context.Context, r name.Ref, size int64) error {
 		return nil
 	}
 	var data []byte
-	err := again(func() (err error) {
+	err := store.RetryCorrupt(func() (err error) {
 		if data, _, err = c.from.Get(ctx, r.Key()); err != nil {
 			return err
 		}
 		if r.Kind == name.Map {
-			return mapIntact(r, data)
+			return manifest.VerifyCheckpoint(r, data)
 		}
 		if int64(len(data)) != size {
 			return errs.New(errs.Corrupt, "segment %s has %d bytes, not %d", r, len(data), size)
@@ -264,7 +266,7 @@ func (c *copier) object(ctx context.Context, r name.Ref, size int64) error {
 
 // compare returns Corrupt if an object of the other store is not data.
 func (c *copier) compare(ctx context.Context, key string, data []byte) error {
-	return again(func() error {
+	return store.RetryCorrupt(func() error {
 		have, _, err := c.to.Get(ctx, key)
 		if err == nil && !bytes.Equal(have, data) {
 			return errs.New(errs.Corrupt, "object %s did not arrive as it was sent", key)
@@ -291,11 +293,11 @@ func (c *copier) count(size int64, sent bool) {
 // several goroutines at a time. What it leaves out reads as zeros. Corrupt: a
 // part is damaged.
 func ReadSnapshot(ctx context.Context, st store.Store, id ID, snapshot string, key []byte, f func(off int64, data []byte) error) error {
-	m, err := loadSnapshot(ctx, st, id, snapshot)
+	m, err := manifest.LoadSnapshot(ctx, st, id, snapshot)
 	if err != nil {
 		return err
 	}
-	if m.Encrypted && m.KeyCheck != keyCheck(key) {
+	if m.Encrypted && m.KeyCheck != segment.KeyCheck(key) {
 		return errs.New(errs.FailedPrecondition, "volume %s is encrypted with another key", id)
 	}
 	table := map[uint64]*manifest.Segment{}
@@ -306,14 +308,14 @@ func ReadSnapshot(ctx context.Context, st store.Store, id ID, snapshot string, k
 		}
 		table[s.Num] = s
 	}
-	ca := newCache(st, nil, Options{Key: key, CacheBytes: 64 << 20})
-	defer ca.close()
+	ca := readcache.New(st, readcache.Config{Key: key, Bytes: 64 << 20})
+	defer ca.Close()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * copyParallel)
-	err = eachLeaf(gctx, st, m, func(leaf uint64, runs []run) error {
+	err = manifest.EachLeaf(gctx, st, m, func(leaf uint64, runs []extent.Run) error {
 		for _, r := range runs {
 			off := int64(leaf*extent.LeafBlocks+uint64(r.Start)) * BlockSize
-			if r.Src == lostSource {
+			if r.Src == manifest.LostSource {
 				return errs.New(errs.Corrupt, "%d bytes of the snapshot from %d on are lost", int64(r.N)*BlockSize, off)
 			}
 			n := min(int64(r.N)*BlockSize, int64(m.Size)-off)
@@ -322,7 +324,7 @@ func ReadSnapshot(ctx context.Context, st store.Store, id ID, snapshot string, k
 			}
 			g.Go(func() error {
 				p := make([]byte, n)
-				if err := ca.read(gctx, table[r.Src], uint64(r.Off), p); err != nil {
+				if err := ca.Read(gctx, table[r.Src], uint64(r.Off), p); err != nil {
 					return err
 				}
 				return f(off, p)

@@ -20,7 +20,7 @@ import (
 // origin is a volume with snapshots that are copied, and what they have.
 type origin struct {
 	*volume
-	r     *rig
+	r     *fixture
 	snaps map[string][]byte
 	rng   *rand.Rand
 }
@@ -29,7 +29,7 @@ const copyDisk = 4 << 20
 
 func newOrigin(t *testing.T) *origin {
 	t.Helper()
-	r := newRig(t, copyDisk)
+	r := newFixture(t, copyDisk)
 	r.opts.CutAge, r.opts.CutBytes = time.Hour, 256<<10
 	return &origin{volume: r.volume(r.id, make([]byte, copyDisk)), r: r, snaps: map[string][]byte{}, rng: rand.New(rand.NewPCG(1, 16))}
 }
@@ -62,7 +62,7 @@ func (o *origin) whole(t *testing.T, st store.Store, name string) {
 	if err != nil || !bytes.Equal(got, o.snaps[name]) {
 		t.Fatalf("copy %s differs from its snapshot: %v", name, err)
 	}
-	r := newRig(t, copyDisk)
+	r := newFixture(t, copyDisk)
 	r.st = st
 	id := lsvd.NewID()
 	if err := lsvd.Clone(t.Context(), st, o.id, name, id); err != nil {
@@ -425,7 +425,7 @@ func TestCopyOfDeletedSnapshot(t *testing.T) {
 
 // TestCopyOfEncryptedDisk: a copy needs no key, and reading it does.
 func TestCopyOfEncryptedDisk(t *testing.T) {
-	ctx, mem, r := t.Context(), &store.Mem{}, newRig(t, copyDisk)
+	ctx, mem, r := t.Context(), &store.Mem{}, newFixture(t, copyDisk)
 	r.id, r.opts.Key = lsvd.NewID(), bytes.Repeat([]byte{7}, 32)
 	if err := lsvd.Create(ctx, r.st, r.id, copyDisk, r.opts.Key); err != nil {
 		t.Fatal(err)

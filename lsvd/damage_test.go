@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
@@ -180,7 +181,7 @@ func TestMissingSegment(t *testing.T) {
 			s.fatal("opened without segment %s of %v: %v", gone, chain, err)
 		}
 		s.fs.Kill()
-		manifest, _, err := loadManifest(s.ctx(), s.st, name.Manifest(s.id))
+		manifest, _, err := manifest.Load(s.ctx(), s.st, name.Manifest(s.id))
 		s.check("manifest", err)
 		if manifest.Durable >= x.First {
 			continue // the manifest has it: nothing can be done without it
@@ -213,7 +214,7 @@ func TestMissingObject(t *testing.T) {
 		s.check("drain", s.d.Drain(s.ctx()))
 		s.check("flush", s.d.Flush(s.ctx()))
 		s.fs.Kill()
-		m, _, err := loadManifest(s.ctx(), s.st, name.Manifest(s.id))
+		m, _, err := manifest.Load(s.ctx(), s.st, name.Manifest(s.id))
 		s.check("manifest", err)
 		refs := append([]name.Ref(nil), m.Maps...)
 		for _, x := range m.Segments {

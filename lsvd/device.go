@@ -2,6 +2,7 @@ package lsvd
 
 import (
 	"context"
+	"encoding/hex"
 	"io"
 	"log/slog"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -31,37 +33,37 @@ type Device struct {
 	size    atomic.Int64
 	wal     *wal.Log
 	lock    io.Closer
-	cache   *cache
+	cache   *readcache.Cache
 	plain   bool // segments are not compressed
-	streams streams
+	streams readcache.Streams
 	reads   readQueue
 	boot    recorder
 
 	align sync.RWMutex // held by writes until they are done, for writing by those that read, change and write blocks
 
-	qmu     sync.Mutex
-	queue   []*op
-	leading bool
-	open    atomic.Bool // writes may be queued; changes under mu
+	qmu      sync.Mutex
+	queue    []*op
+	leading  bool
+	writable atomic.Bool // writes may be queued; changes under mu
 
 	// Of the committer: reused from record to record.
 	extents []wal.Extent
 	batch   []*op
 	chunks  []wal.Chunk
 
-	pub       baton // held by the one that changes the state in the store
-	man       *manifest.Manifest
-	version   store.Version
-	since     int  // segments since the last checkpoint
-	dirty     bool // base has changed since then
-	nextMap   uint64
-	nextGC    uint64
-	budget    int64   // blocks that GC may move
-	life      float64 // how many sequence numbers segments last; see divide.go
-	heldAt    uint64  // revision at which others held all garbage
-	heldSince time.Time
-	tended    time.Time  // when something was published or collected last
-	garbage   []name.Ref // dropped from the manifest, maybe not yet deleted
+	pub             ctxMutex // held by the one that changes the state in the store
+	man             *manifest.Manifest
+	version         store.Version
+	since           int  // segments since the last checkpoint
+	dirty           bool // base has changed since then
+	nextMap         uint64
+	nextGC          uint64
+	budget          int64   // blocks that GC may move
+	lifetime        float64 // how many sequence numbers segments last; see lifetime.go
+	heldAt          uint64  // revision at which others held all garbage
+	heldSince       time.Time
+	lastMaintenance time.Time  // when something was published or collected last
+	garbage         []name.Ref // dropped from the manifest, maybe not yet deleted
 
 	mu     sync.RWMutex
 	active *cut
@@ -75,11 +77,11 @@ type Device struct {
 	lostMaps   map[name.Ref]bool
 	uncounted  bool  // live blocks of segments are not to be trusted
 	loaded     int64 // about what leaves of base take
-	pins       int   // who needs loaded leaves to stay
+	pins       int   // callers of pin without unpin
 	faults     singleflight.Group
-	warming    warming
+	pageLoads  pageLoads
 
-	gate    *gate
+	readers *readerEpoch
 	unsent  int64
 	space   chan struct{} // closed and replaced when unsent falls
 	closed  bool
@@ -88,21 +90,21 @@ type Device struct {
 
 	confirmed time.Time // when the store showed last that the volume is the device's; see owner.go
 
-	stop   context.CancelFunc
-	done   chan struct{}
-	kick   chan struct{}
-	beside sync.WaitGroup // who makes log files, and who asks for the owner
+	stop       context.CancelFunc
+	done       chan struct{}
+	kick       chan struct{}
+	background sync.WaitGroup // goroutines: log files, owner check
 
 	ending chan struct{} // closed when Close begins
 
 	stats counters
 }
 
-// baton is a lock whose waiters may give up: who holds it may wait long for
-// the store. It has room for one.
-type baton chan struct{}
+// ctxMutex is a mutex whose waiters give up when their context ends: its holder
+// may wait long for the store. The channel has room for one.
+type ctxMutex chan struct{}
 
-func (b baton) lock(ctx context.Context) error {
+func (b ctxMutex) lock(ctx context.Context) error {
 	select {
 	case b <- struct{}{}:
 		return nil
@@ -116,15 +118,15 @@ func (b baton) lock(ctx context.Context) error {
 	}
 }
 
-func (b baton) unlock() { <-b }
+func (b ctxMutex) unlock() { <-b }
 
 // seg is one segment of the table. live changes under Device.mu.
 type seg struct {
 	manifest.Segment
-	live  uint64
-	short bool // its blocks were expected to be overwritten soon
-	lost  bool // it is not in the store
-	stuck bool // it is damaged: GC leaves it alone
+	live        uint64
+	short       bool // its blocks were expected to be overwritten soon
+	lost        bool // it is not in the store
+	quarantined bool // it is damaged: GC leaves it alone
 }
 
 // cut is a run of sequence numbers on its way to the store.
@@ -139,46 +141,43 @@ type cut struct {
 }
 
 func newCut() *cut {
-	return &cut{over: extent.New(maxBlocks)}
+	return &cut{over: extent.New(extent.MaxBlocks)}
 }
 
 // chunk is where the data of a sequence number of the cut is.
 func (c *cut) chunk(seq uint64) *wal.Chunk { return &c.chunks[seq-c.first] }
 
-// maxBlocks gives all maps the same height, whatever the size of the disk.
-const maxBlocks = MaxSize / BlockSize
-
-// gate counts the readers that entered while it was the current one. enter is
-// called with Device.mu held, and so is shut, after the gate was replaced.
-type gate struct {
+// readerEpoch counts the readers that entered while it was the current one. enter is
+// called with Device.mu held, and so is shut, after the epoch was replaced.
+type readerEpoch struct {
 	n    atomic.Int64 // readers, plus one until shut
 	idle chan struct{}
 }
 
-func newGate() *gate {
-	g := &gate{idle: make(chan struct{})}
+func newReaderEpoch() *readerEpoch {
+	g := &readerEpoch{idle: make(chan struct{})}
 	g.n.Store(1)
 	return g
 }
 
-func (g *gate) enter() { g.n.Add(1) }
+func (g *readerEpoch) enter() { g.n.Add(1) }
 
-// readers is how many are in the gate, as long as it is not shut.
-func (g *gate) readers() int { return int(g.n.Load()) - 1 }
+// readers is how many are in the epoch, as long as it is not shut.
+func (g *readerEpoch) readers() int { return int(g.n.Load()) - 1 }
 
-func (g *gate) leave() {
+func (g *readerEpoch) exit() {
 	if g.n.Add(-1) == 0 {
 		close(g.idle)
 	}
 }
 
-// pass waits for all readers that may use what was current before.
-func (d *Device) pass() {
+// waitForReaders waits for all readers that may use what was current before.
+func (d *Device) waitForReaders() {
 	d.mu.Lock()
-	old := d.gate
-	d.gate = newGate()
+	old := d.readers
+	d.readers = newReaderEpoch()
 	d.mu.Unlock()
-	old.leave()
+	old.exit()
 	<-old.idle
 }
 
@@ -188,15 +187,19 @@ func (d *Device) Size() int64 { return d.size.Load() }
 // ID is the volume.
 func (d *Device) ID() ID { return d.vol }
 
+// Owner identifies the process that has the volume open, as the volume's
+// manifest and package inspect name it.
+func (d *Device) Owner() string { return hex.EncodeToString(d.owner[:]) }
+
 // fail makes the disk refuse everything from now on. It keeps the first reason,
-// unless the new one is that the volume was lost to somebody else: from then on
+// unless the new one is that another owner has opened the volume: from then on
 // it must not be read either.
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.failed == nil || errs.Is(err, errs.Conflict) && !errs.Is(d.failed, errs.Conflict) {
 		d.failed = err
-		d.opened()
+		d.updateWritable()
 		d.logger.Error("disk has failed", "volume", d.vol.String(), "error", err)
 		close(d.space)
 		d.space = make(chan struct{})
@@ -213,7 +216,7 @@ func (d *Device) usable() error {
 }
 
 // readable is usable for reads: a log that failed does not spoil what the map
-// names, but a disk that somebody else has opened may have changed.
+// names, but a volume that another owner has opened may have changed.
 func (d *Device) readable() error {
 	if d.closed || errs.Is(d.failed, errs.Conflict) {
 		return d.usable()
@@ -262,19 +265,19 @@ func (d *Device) Close(ctx context.Context) error {
 		return nil
 	}
 	d.closed = true
-	d.opened()
+	d.updateWritable()
 	close(d.ending)
 	failed := d.failed
-	close(d.space) // those who wait for space see that the disk is closed
+	close(d.space) // writes that wait for space see that the disk is closed
 	d.space = make(chan struct{})
 	d.mu.Unlock()
 	if d.stop != nil {
 		d.stop()
 		<-d.done
-		d.beside.Wait()
+		d.background.Wait()
 	}
 	d.waitQueue()
-	err := d.pub.lock(context.WithoutCancel(ctx)) // who holds it sees soon that the disk is closed
+	err := d.pub.lock(context.WithoutCancel(ctx)) // the holder sees soon that the disk is closed
 	defer d.pub.unlock()
 	if err == nil {
 		err = failed
@@ -285,8 +288,8 @@ func (d *Device) Close(ctx context.Context) error {
 	if err == nil {
 		err = d.retryWhile(ctx, d.failure, func() error { return d.drain(ctx, true) })
 	}
-	d.pass()
-	d.cache.close()
+	d.waitForReaders()
+	d.cache.Close()
 	d.wal.Close()
 	d.lock.Close()
 	return err
@@ -349,6 +352,9 @@ func (d *Device) Stats() Stats {
 		s.LiveBlocks += int64(g.live)
 		s.StoredBlocks += int64(g.Blocks)
 	}
-	d.cache.figures(&s)
+	f := d.cache.Figures()
+	s.CacheHits, s.CacheMisses, s.CacheBytes, s.CacheDiskHits = f.Hits, f.Misses, f.Bytes, f.DiskHits
+	s.StoreReads, s.StoreReadBytes = f.StoreReads, f.StoreBytes
+	s.ReadAhead, s.ReadAheadUsed, s.ReadAheadWasted = f.Prefetched, f.PrefetchUsed, f.PrefetchWasted
 	return s
 }

@@ -12,12 +12,13 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
 
-type rig struct {
+type fixture struct {
 	t    *testing.T
 	st   store.Store
 	fs   vfs.FS
@@ -25,9 +26,9 @@ type rig struct {
 	opts lsvd.Options
 }
 
-func newRig(t *testing.T, size int64) *rig {
+func newFixture(t *testing.T, size int64) *fixture {
 	t.Helper()
-	st, err := store.OpenDir(t.TempDir())
+	st, err := dir.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,14 +36,14 @@ func newRig(t *testing.T, size int64) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, st: st, fs: fs, id: lsvd.NewID(), opts: lsvd.Options{LogFile: 4 << 20, CutBytes: 1 << 20, MaxUnsent: 8 << 20, CutAge: 50 * time.Millisecond, CacheBytes: 2 << 20, Checkpoint: 3}}
+	r := &fixture{t: t, st: st, fs: fs, id: lsvd.NewID(), opts: lsvd.Options{LogFile: 4 << 20, CutBytes: 1 << 20, MaxUnsent: 8 << 20, CutAge: 50 * time.Millisecond, CacheBytes: 2 << 20, Checkpoint: 3}}
 	if err := lsvd.Create(t.Context(), st, r.id, size, nil); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func (r *rig) open() *lsvd.Device {
+func (r *fixture) open() *lsvd.Device {
 	r.t.Helper()
 	d, _, err := lsvd.Open(r.t.Context(), r.st, r.fs, r.id, r.opts)
 	if err != nil {
@@ -56,7 +57,7 @@ func (r *rig) open() *lsvd.Device {
 // checkpoints and GC running, and compares with a model, also after reopening.
 func TestConcurrentUseMatchesModel(t *testing.T) {
 	const workers, area = 8, 3 << 20
-	r := newRig(t, workers*area)
+	r := newFixture(t, workers*area)
 	d := r.open()
 	model := make([]byte, workers*area)
 	var wg sync.WaitGroup
@@ -96,16 +97,16 @@ func TestConcurrentUseMatchesModel(t *testing.T) {
 					}
 					clear(got)
 					if k := min(n, 16<<10); err == nil {
-						var taken lsvd.Taken
+						var taken lsvd.QueueResult
 						taken, err = readQueued(d, got[:k], base+int64(off))
-						if taken != lsvd.NotTaken && !bytes.Equal(got[:k], mine[off:off+k]) {
+						if taken != lsvd.NotQueued && !bytes.Equal(got[:k], mine[off:off+k]) {
 							t.Errorf("worker %d, step %d: queued read %d+%d differs", w, i, off, k)
 							return
 						}
 					}
 				case 4:
 					if rng.IntN(2) > 0 {
-						d.FlushAhead()
+						d.FlushEarly()
 					}
 					if w := make(waiter, 1); d.Join(w) {
 						err = <-w
@@ -162,10 +163,10 @@ func TestConcurrentUseMatchesModel(t *testing.T) {
 type waiter chan error
 
 func (w waiter) Done(err error, _ bool) { w <- err }
-func (w waiter) Told()                  {}
+func (w waiter) BatchDone()             {}
 
 // readQueued reads by QueueRead, if the disk takes that.
-func readQueued(d *lsvd.Device, p []byte, off int64) (lsvd.Taken, error) {
+func readQueued(d *lsvd.Device, p []byte, off int64) (lsvd.QueueResult, error) {
 	w := make(waiter, 1)
 	taken := d.QueueRead(context.Background(), p, off, w)
 	d.BeginReads()
@@ -178,7 +179,7 @@ func readQueued(d *lsvd.Device, p []byte, off int64) (lsvd.Taken, error) {
 // TestQueuedWritesKeepOrder has queued writes carried out together with others and in order,
 // and refuses what cannot be queued.
 func TestQueuedWritesKeepOrder(t *testing.T) {
-	r := newRig(t, 4<<20)
+	r := newFixture(t, 4<<20)
 	d := r.open()
 	ctx := t.Context()
 	block := func(b byte) []byte { return bytes.Repeat([]byte{b}, 4096) }
@@ -229,7 +230,7 @@ func TestQueuedWritesKeepOrder(t *testing.T) {
 
 // TestReadCached reads what is in memory, and only that.
 func TestReadCached(t *testing.T) {
-	d := newRig(t, 1<<20).open()
+	d := newFixture(t, 1<<20).open()
 	p, got := make([]byte, 8192), make([]byte, 8192)
 	for i := range p {
 		p[i] = byte(i % 253)
@@ -273,7 +274,7 @@ func TestReadCached(t *testing.T) {
 // TestAnsweredWriteIsReadable reads a block as soon as its write is answered: it has what was
 // written, whatever else the disk has still to do for it.
 func TestAnsweredWriteIsReadable(t *testing.T) {
-	d := newRig(t, 4<<20).open()
+	d := newFixture(t, 4<<20).open()
 	p, got := make([]byte, 4096), make([]byte, 4096)
 	for i := range 2000 {
 		off := int64(i%7) * 4096
@@ -293,7 +294,7 @@ func TestAnsweredWriteIsReadable(t *testing.T) {
 			t.Fatal("not queued")
 		}
 		d.Commit()
-		if d.Due() {
+		if d.FlushLikely() {
 			t.Fatal("a flush is due that nobody asks for")
 		}
 		if err := <-read; err != nil || !bytes.Equal(got, p) {
@@ -306,11 +307,11 @@ func TestAnsweredWriteIsReadable(t *testing.T) {
 type answered func(error)
 
 func (f answered) Done(err error, _ bool) { f(err) }
-func (f answered) Told()                  {}
+func (f answered) BatchDone()             {}
 
 // TestWritesContinueDuringOutage keeps acknowledging while the store is away, until the bound.
 func TestWritesContinueDuringOutage(t *testing.T) {
-	r := newRig(t, 64<<20)
+	r := newFixture(t, 64<<20)
 	var down atomic.Bool
 	r.st = &store.Fault{Store: r.st, Hook: func(store.Op, string) store.Action {
 		if down.Load() {
@@ -355,7 +356,7 @@ func TestWritesContinueDuringOutage(t *testing.T) {
 }
 
 func TestTrimOfHugeDisk(t *testing.T) {
-	r := newRig(t, 1<<40)
+	r := newFixture(t, 1<<40)
 	d := r.open()
 	start := time.Now()
 	if err := d.Trim(t.Context(), 0, 1<<40, 0); err != nil {
@@ -385,7 +386,7 @@ func TestTrimOfHugeDisk(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	r := newRig(t, 1<<20)
+	r := newFixture(t, 1<<20)
 	ctx := t.Context()
 	d := r.open()
 	if _, _, err := lsvd.Open(ctx, r.st, r.fs, r.id, r.opts); !errs.Is(err, errs.Conflict) {
@@ -418,7 +419,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 func TestResizeOnlyGrows(t *testing.T) {
-	r := newRig(t, 1<<20)
+	r := newFixture(t, 1<<20)
 	ctx := t.Context()
 	d := r.open()
 	if err := d.Resize(ctx, 1<<19); !errs.Is(err, errs.FailedPrecondition) {

@@ -23,31 +23,31 @@ type Disk interface {
 	Status(off, n int64, f func(off, n int64, hole bool) bool) error
 }
 
-// Waiter waits for a write or read that was queued, or a flush that was joined.
-// Its methods are called by the goroutine that carries that out, in the midst of
-// others' operations: they must not block, nor call the disk. The data is the
-// caller's again once Done is called. It is the same for reads of a [store.Near].
-type Waiter = store.Waiter
+// Completion is called when a queued write or read, or a joined flush, has ended.
+// The goroutine that carries it out calls Done and BatchDone, among operations of
+// other callers: they must not block, nor call the disk. The data is the caller's
+// again once Done is called. It is the same for reads of a [store.Local].
+type Completion = store.Completion
 
-// Queuer is a disk that writes without making the caller wait.
+// Queuer is a disk that queues writes and does not make the caller wait.
 type Queuer interface {
-	Queue(p []byte, off int64, w Waiter) bool
+	Queue(p []byte, off int64, w Completion) bool
 	Commit()
 }
 
-// Flusher is a disk that flushes before it is asked to.
+// Flusher is a disk that begins a flush before it is asked to.
 type Flusher interface {
-	Due() bool
-	FlushAhead()
-	Join(w Waiter) bool
+	FlushLikely() bool
+	FlushEarly()
+	Join(w Completion) bool
 }
 
-// Reader is a disk that reads without making the caller wait.
+// Reader is a disk that queues reads and does not make the caller wait.
 type Reader interface {
 	// ReadCached is ReadAt if all of that is in memory. Else it reports false,
 	// and some of p may have changed.
 	ReadCached(p []byte, off int64) bool
-	QueueRead(ctx context.Context, p []byte, off int64, w Waiter) Taken
+	QueueRead(ctx context.Context, p []byte, off int64, w Completion) QueueResult
 	BeginReads()
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
@@ -28,7 +28,7 @@ func TestDiskCache(t *testing.T) {
 		return c
 	}
 	opts := lsvd.Options{CacheBytes: 1, CutBytes: 1 << 20, DiskCache: cache()}
-	f, d, content := farDisk(t, size, opts)
+	f, d, content := remoteDisk(t, size, opts)
 	log := vfs.NewSim()
 	read := func(d *lsvd.Device) (reads int64) {
 		t.Helper()
@@ -109,7 +109,7 @@ func TestDiskCacheClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, d, content := farDisk(t, 2<<20, lsvd.Options{DiskCache: c})
+	_, d, content := remoteDisk(t, 2<<20, lsvd.Options{DiskCache: c})
 	c.Close()
 	p := make([]byte, len(content))
 	if err := d.ReadAt(t.Context(), p, 0); err != nil || !bytes.Equal(p, content) {
@@ -121,17 +121,17 @@ func TestDiskCacheClosed(t *testing.T) {
 // without the caller, whole frames and single blocks; not what needs more.
 func TestQueueRead(t *testing.T) {
 	const size = 4 << 20
-	r := newRig(t, size)
+	r := newFixture(t, size)
 	r.opts.CacheBytes = 1 << 20
 	d := r.open()
 	content := make([]byte, size)
 	rand.NewChaCha8([32]byte{9}).Read(content)
 	p := make([]byte, 8192)
-	expect := func(when string, off int64, n int, want lsvd.Taken) {
+	expect := func(when string, off int64, n int, want lsvd.QueueResult) {
 		t.Helper()
 		clear(p)
 		taken, err := readQueued(d, p[:n], off)
-		if taken != want || err != nil || taken != lsvd.NotTaken && !bytes.Equal(p[:n], content[off:][:n]) {
+		if taken != want || err != nil || taken != lsvd.NotQueued && !bytes.Equal(p[:n], content[off:][:n]) {
 			t.Errorf("%s: taken %d instead of %d, %v, or it differs", when, taken, want, err)
 		}
 	}
@@ -149,17 +149,17 @@ func TestQueueRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	d = r.open()
-	expect("index not read", 0, 4096, lsvd.NotTaken)
+	expect("index not read", 0, 4096, lsvd.NotQueued)
 	for off := int64(0); off < size; off += 8192 {
 		if err := d.ReadAt(t.Context(), p, size-8192-off); err != nil {
 			t.Fatal(err)
 		}
 	}
 	expect("in memory", 8192, 8192, lsvd.Filled)
-	expect("over two frames", 3<<20-4096, 8192, lsvd.NotTaken)
-	expect("part of a block", 256<<10, 100, lsvd.NotTaken)
+	expect("over two frames", 3<<20-4096, 8192, lsvd.NotQueued)
+	expect("part of a block", 256<<10, 100, lsvd.NotQueued)
 	expect("in the store", size-4096, 4096, lsvd.Queued)
-	expect("beyond the end", size-4096, 8192, lsvd.NotTaken)
+	expect("beyond the end", size-4096, 8192, lsvd.NotQueued)
 	content[256<<10]++
 	write(256<<10, 4096)
 	expect("in the log", 256<<10, 4096, lsvd.Filled)
@@ -167,7 +167,7 @@ func TestQueueRead(t *testing.T) {
 		for _, i := range rand.Perm(size / 4096) {
 			if off := int64(i) * 4096; off != 256<<10 {
 				clear(p)
-				if taken, err := readQueued(d, p[:4096], off); taken == lsvd.NotTaken || err != nil || !bytes.Equal(p[:4096], content[off:][:4096]) {
+				if taken, err := readQueued(d, p[:4096], off); taken == lsvd.NotQueued || err != nil || !bytes.Equal(p[:4096], content[off:][:4096]) {
 					t.Fatalf("at %d: taken %d, %v, or it differs", off, taken, err)
 				}
 			}
@@ -180,14 +180,14 @@ func TestQueueRead(t *testing.T) {
 	if err := d.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	expect("closed", 0, 4096, lsvd.NotTaken)
+	expect("closed", 0, 4096, lsvd.NotQueued)
 }
 
 // TestLocalStoreIsReadByBlock: from a directory, blocks are read one by one once their frame is
 // known, and damage is told.
 func TestLocalStoreIsReadByBlock(t *testing.T) {
 	const size = 4 << 20
-	r := newRig(t, size)
+	r := newFixture(t, size)
 	r.opts.CacheBytes = 1
 	d := r.open()
 	content := make([]byte, size)
@@ -259,7 +259,7 @@ func TestLocalStoreIsReadByBlock(t *testing.T) {
 	if failed < 1 || failed > 16 {
 		t.Errorf("%d blocks fail after one bit flipped", failed)
 	}
-	dir := r.st.(*store.Dir)
+	dir := r.st.(*dirstore.Store)
 	if err := dir.ReadObject(t.Context(), segments[0], p, 1<<30); err == nil {
 		t.Error("read after the end of an object")
 	}

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -29,7 +29,7 @@ func Example() {
 	objects, logs := tempDir(), tempDir()
 	defer os.RemoveAll(objects)
 	defer os.RemoveAll(logs)
-	st, err := store.OpenDir(objects)
+	st, err := dirstore.Open(objects)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -87,7 +87,7 @@ func ExampleDevice_Snapshot() {
 	objects, logs := tempDir(), tempDir()
 	defer os.RemoveAll(objects)
 	defer os.RemoveAll(logs)
-	st, err := store.OpenDir(objects)
+	st, err := dirstore.Open(objects)
 	if err != nil {
 		fmt.Println(err)
 		return

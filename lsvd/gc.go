@@ -3,13 +3,13 @@ package lsvd
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/reclaim"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -34,7 +34,7 @@ const heldPause = time.Minute
 // stored blocks are at most ratio times the live ones, and deletes what that
 // frees. Segments of snapshots stay as they are, and so do those that other
 // volumes use too: to copy them for each would store the same many times; see
-// [CompactTogether]. It reports how many segments it emptied.
+// [CompactShared]. It reports how many segments it emptied.
 func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	if err := d.usableNow(); err != nil {
 		return 0, err
@@ -101,9 +101,9 @@ func (d *Device) collect(ctx context.Context) error {
 	return nil
 }
 
-// earn adds to what GC may move. It does not save up more than what some
-// checkpoints' worth of writes give.
-func (d *Device) earn(blocks int64) {
+// refillBudget adds blocks to the number that GC may move. The budget is bounded
+// by the writes of four checkpoints.
+func (d *Device) refillBudget(blocks int64) {
 	d.budget = min(d.budget+blocks, 4*int64(d.opts.Checkpoint)*max(d.opts.CutBytes/BlockSize, 1))
 }
 
@@ -119,11 +119,11 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 	}
 	// What others name too stays: moving it would free nothing, and store the
 	// same twice.
-	others, err := readUsage(ctx, d.st, name.Manifest(d.vol))
+	others, err := reclaim.ReadUsage(ctx, d.st, name.Manifest(d.vol))
 	if err != nil {
 		return 0, 0, err
 	}
-	victims := d.victims(ratio, blocks, others.refs)
+	victims := d.victims(ratio, blocks, others.Refs)
 	if len(victims) == 0 {
 		d.heldAt, d.heldSince = d.man.Revision, d.opts.Now()
 		return 0, 0, nil
@@ -133,16 +133,16 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		if d.liveOf(v) == 0 {
 			continue // and it may be deleted, if the last checkpoint went through unnoticed
 		}
-		d.lasted(v)
-		x, err := d.cache.index(ctx, &v.Segment)
+		d.observeLifetime(v)
+		x, err := d.cache.Index(ctx, &v.Segment)
 		if errs.Is(err, errs.Corrupt) {
-			d.leave(v, err)
+			d.quarantine(v, err)
 			continue
 		}
 		if err != nil {
 			return 0, 0, err
 		}
-		if moves, err = d.living(ctx, v, x.Entries, moves); err != nil {
+		if moves, err = d.appendLive(ctx, v, x.Entries, moves); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -157,9 +157,9 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 	return len(victims), moved, nil
 }
 
-// living appends what the map has of a segment with the entries. The caller
+// appendLive appends what the map has of a segment with the entries. The caller
 // holds pub.
-func (d *Device) living(ctx context.Context, v *seg, entries []segment.Entry, moves []move) ([]move, error) {
+func (d *Device) appendLive(ctx context.Context, v *seg, entries []segment.Entry, moves []move) ([]move, error) {
 	for len(entries) > 0 {
 		now := entries[:min(len(entries), mergeStep)]
 		entries = entries[len(now):]
@@ -190,10 +190,10 @@ func (d *Device) living(ctx context.Context, v *seg, entries []segment.Entry, mo
 	return moves, nil
 }
 
-// leave makes GC leave a damaged segment alone.
-func (d *Device) leave(s *seg, err error) {
+// quarantine makes GC leave a damaged segment alone.
+func (d *Device) quarantine(s *seg, err error) {
 	d.mu.Lock()
-	s.stuck = true
+	s.quarantined = true
 	d.mu.Unlock()
 	d.logger.Error("a segment is damaged, garbage collection leaves it alone", "segment", s.Ref.String(), "error", err)
 }
@@ -219,7 +219,7 @@ func (d *Device) victims(ratio float64, blocks int64, others map[name.Ref]bool) 
 		}
 		live += s.live
 		stored += s.Blocks
-		if s.live < s.Blocks && !s.lost && !s.stuck {
+		if s.live < s.Blocks && !s.lost && !s.quarantined {
 			all = append(all, s)
 		}
 	}
@@ -281,14 +281,14 @@ func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment,
 		h.First, h.Last = min(h.First, m.seq), max(h.Last, m.seq)
 		blocks += m.n
 	}
-	got := d.readMoves(ctx, moves)
+	got := d.readRelocations(ctx, moves)
 	b, err := segment.Build(h, d.opts.Key, d.opts.Random, entries, func(i int, first uint64, p []byte) error {
 		if got.read(i, first, p) {
 			return nil
 		}
-		err := d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off)+first, p)
+		err := d.cache.Read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off)+first, p)
 		if errs.Is(err, errs.Corrupt) {
-			d.leave(moves[i].seg, err)
+			d.quarantine(moves[i].seg, err)
 		}
 		return err
 	})
@@ -349,15 +349,15 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 	if len(d.garbage) == 0 {
 		return nil
 	}
-	u, err := readUsage(ctx, d.st)
+	u, err := reclaim.ReadUsage(ctx, d.st)
 	if err != nil {
 		return err
 	}
-	u.add(d.man)
+	u.Add(d.man)
 	for len(d.garbage) > 0 {
 		r := d.garbage[0]
 		// What others made is theirs to delete, or Sweep's.
-		if r.Volume == d.vol && !u.refs[r] {
+		if r.Volume == d.vol && !u.Refs[r] {
 			if err := d.st.Delete(ctx, r.Key()); err != nil {
 				return err
 			}
@@ -367,68 +367,15 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 	return nil
 }
 
-// usage is what the manifests in a store name.
-type usage struct {
-	volumes map[ID]*manifest.Manifest
-	refs    map[name.Ref]bool
-}
-
-// maxListings bounds how often readUsage lists the manifests.
-const maxListings = 16
-
-// readUsage reads every manifest, of volumes and snapshots, but those under the
-// keys except. If one cannot be read it fails: what it names is unknown.
+// Sweep deletes the objects in st that no manifest names and no open disk may
+// still add to one: leftovers of crashes, of deleted volumes and snapshots,
+// and of clones that moved on. It may run beside open disks and copies, and
+// reports how many objects and bytes it deleted.
 //
-// A single listing is not enough. A clone may be created behind its position, and
-// the snapshot that it was made of be deleted in front of it: neither is seen, and
-// what the clone needs seems to be garbage. So the listing is repeated until it has
-// the keys of the one before, whose manifests were all read in between. Then a clone
-// that is not among them was created later, from a snapshot that is.
-// Unavailable if manifests come and go faster.
-func readUsage(ctx context.Context, st store.Store, except ...string) (*usage, error) {
-	var before map[string]*manifest.Manifest
-	for range maxListings {
-		now, same := map[string]*manifest.Manifest{}, before != nil
-		for i, err := range st.List(ctx, name.Manifests) {
-			if err != nil {
-				return nil, err
-			}
-			if slices.Contains(except, i.Key) {
-				continue
-			}
-			now[i.Key] = before[i.Key]
-			same = same && now[i.Key] != nil
-		}
-		if same && len(now) == len(before) {
-			u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}}
-			for _, m := range now {
-				if !m.Snapshot {
-					u.volumes[m.Volume] = m
-				}
-				u.add(m)
-			}
-			return u, nil
-		}
-		for _, key := range slices.Sorted(maps.Keys(now)) {
-			m, _, err := loadManifest(ctx, st, key)
-			if err != nil && !errs.Is(err, errs.NotFound) {
-				return nil, err
-			}
-			now[key] = m // nil: deleted meanwhile, which the next listing shows
-		}
-		before = now
-	}
-	return nil, errs.New(errs.Unavailable, "volumes and snapshots come and go too fast to tell what they use")
-}
-
-func (u *usage) add(m *manifest.Manifest) {
-	for _, s := range m.Segments {
-		u.refs[s.Ref] = true
-	}
-	for _, r := range m.Maps {
-		u.refs[r] = true
-	}
-	if m.Boot != nil {
-		u.refs[*m.Boot] = true
-	}
+// Manifests are read twice, the second time after the listing, so that a
+// clone made meanwhile keeps what its origin gave up. A mark in the store spans
+// the second reading and the deletions: a copy that begins meanwhile would use
+// objects that are about to be deleted, so Copy waits for it.
+func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err error) {
+	return reclaim.Sweep(ctx, st)
 }

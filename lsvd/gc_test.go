@@ -55,7 +55,7 @@ func TestWriteAmplification(t *testing.T) {
 					t.Fatal(err)
 				}
 				if len(d.frozen) > 0 {
-					if err := d.tend(t.Context()); err != nil {
+					if err := d.runMaintenance(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 					if s := d.Stats(); i > 2*blocks {
@@ -121,7 +121,7 @@ func TestRestFrees(t *testing.T) {
 	var last, n int64
 	for range 20 {
 		now = now.Add(time.Minute)
-		if err := d.rest(t.Context()); err != nil {
+		if err := d.idleMaintenance(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		last = n
@@ -132,7 +132,7 @@ func TestRestFrees(t *testing.T) {
 	}
 	was := d.man.Revision
 	now = now.Add(time.Minute)
-	if err := d.rest(t.Context()); err != nil || d.man.Revision != was {
+	if err := d.idleMaintenance(t.Context()); err != nil || d.man.Revision != was {
 		t.Errorf("a disk at rest goes on writing: %v", err)
 	}
 	got := make([]byte, BlockSize)

@@ -11,6 +11,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -35,11 +36,11 @@ func goldenImage() map[int64][]byte {
 // GC, a checkpoint, a chain after it, trims, and writes that are in the log only.
 func makeGolden(t *testing.T, dir string) {
 	ctx := t.Context()
-	near, err := store.OpenDir(filepath.Join(dir, "store"))
+	local, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := &store.Fault{Store: near} // one that is far: it gets a boot list
+	st := &store.Fault{Store: local} // one that is remote: it gets a boot list
 	fs, err := vfs.OpenDir(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +112,7 @@ func TestReleasedFormatsOpen(t *testing.T) {
 			if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", v.Name()))); err != nil {
 				t.Fatal(err)
 			}
-			st, err := store.OpenDir(filepath.Join(dir, "store"))
+			st, err := dirstore.Open(filepath.Join(dir, "store"))
 			if err != nil {
 				t.Fatal(err)
 			}

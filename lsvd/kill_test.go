@@ -14,6 +14,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -35,11 +36,11 @@ func TestMain(m *testing.M) {
 }
 
 func openAt(ctx context.Context, dir string) (*lsvd.Device, *lsvd.DiskCache, error) {
-	near, err := store.OpenDir(filepath.Join(dir, "store"))
+	local, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		return nil, nil, err
 	}
-	st := &store.Fault{Store: near} // as if it were far, so that the disk cache is used
+	st := &store.Fault{Store: local} // as if it were remote, so that the disk cache is used
 	files, err := vfs.OpenDir(filepath.Join(dir, "cache"))
 	if err != nil {
 		return nil, nil, err

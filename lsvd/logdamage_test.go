@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -73,16 +74,16 @@ func TestDamagedBlockInLog(t *testing.T) {
 	for seed := range uint64(6) {
 		s := logged(t, seed)
 		lba, stamp := s.oldest()
-		if _, err := CheckLog(s.ctx(), s.st, s.fs, s.id, s.opts.Key); !errs.Is(err, errs.Conflict) {
+		if _, err := inspect.CheckLog(s.ctx(), s.st, s.fs, s.id, s.opts.Key); !errs.Is(err, errs.Conflict) {
 			s.fatal("check of a log in use: %v", err)
 		}
 		s.fs.Kill()
-		if r, err := CheckLog(s.ctx(), s.st, s.fs, s.id, s.opts.Key); err != nil || !r.Here || r.Damage != nil || r.Last != s.last() || r.Bytes == 0 {
+		if r, err := inspect.CheckLog(s.ctx(), s.st, s.fs, s.id, s.opts.Key); err != nil || !r.Here || r.Damage != nil || r.Last != s.last() || r.Bytes == 0 {
 			s.fatal("check of a sound log: %+v %v", r, err)
 		}
 		name, off := s.inLog(lba, stamp)
 		s.fs.Flip(name, off*8+s.rng.Int64N(BlockSize*8))
-		if r, err := CheckLog(s.ctx(), s.st, s.fs, s.id, s.opts.Key); err != nil || !errs.Is(r.Damage, errs.Corrupt) || r.Last != uint64(stamp)-1 {
+		if r, err := inspect.CheckLog(s.ctx(), s.st, s.fs, s.id, s.opts.Key); err != nil || !errs.Is(r.Damage, errs.Corrupt) || r.Last != uint64(stamp)-1 {
 			s.fatal("check of a log damaged at %d: %+v %v", stamp, r, err)
 		}
 		if rec := s.open(false); rec.Last != s.last() {
@@ -174,8 +175,8 @@ func TestDamagedWitness(t *testing.T) {
 		for s.d.frozen[k].last < uint64(stamp) {
 			k++
 		}
-		s.d.divide(s.d.frozen[:k+2])
-		s.check("send", s.d.send(s.ctx(), s.d.frozen[k+1]))
+		s.d.splitByLifetime(s.d.frozen[:k+2])
+		s.check("send", s.d.uploadCut(s.ctx(), s.d.frozen[k+1]))
 		s.fs.Kill()
 		if hurt {
 			name, off := s.inLog(lba, stamp)

@@ -86,10 +86,10 @@ func (g *gated) Create(ctx context.Context, key string, data []byte) (store.Vers
 
 // fullLog opens a disk whose log has room for three files of 4 MiB and whose store is
 // behind, and writes 24 MiB until the log is full. done counts the bytes that were written.
-func fullLog(t *testing.T) (r *rig, d *lsvd.Device, st *gated, model []byte, done *atomic.Int64, written chan error) {
+func fullLog(t *testing.T) (r *fixture, d *lsvd.Device, st *gated, model []byte, done *atomic.Int64, written chan error) {
 	t.Helper()
 	const size = 24 << 20
-	r = newRig(t, size)
+	r = newFixture(t, size)
 	small := &smallFS{FS: r.fs, room: 3, files: map[string]bool{}}
 	st = &gated{Store: r.st, open: make(chan struct{})}
 	r.fs, r.opts.MaxUnsent = small, 1<<30

@@ -11,9 +11,9 @@ import (
 
 // spacedDisk opens a disk that shares log space, and whose store takes nothing
 // until it is opened.
-func spacedDisk(t *testing.T, space *lsvd.LogSpace) (*rig, *lsvd.Device, *gated) {
+func spacedDisk(t *testing.T, space *lsvd.LogSpace) (*fixture, *lsvd.Device, *gated) {
 	t.Helper()
-	r := newRig(t, spacedSize)
+	r := newFixture(t, spacedSize)
 	r.opts.LogSpace, r.opts.MaxUnsent = space, 1<<30
 	st := &gated{Store: r.st, open: make(chan struct{})}
 	d, _, err := lsvd.Open(t.Context(), st, r.fs, r.id, r.opts)
@@ -43,7 +43,7 @@ func fillDisk(d *lsvd.Device, b byte) error {
 func TestLogSpaceIsFair(t *testing.T) {
 	const file = 4 << 20 // as in newRig
 	space := lsvd.NewLogSpace(14 * file)
-	var rigs [3]*rig
+	var rigs [3]*fixture
 	var disks [3]*lsvd.Device
 	var stores [3]*gated
 	var written [3]chan error

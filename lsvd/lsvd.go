@@ -1,8 +1,39 @@
 // Package lsvd is a log-structured virtual disk: a block device whose writes
 // are durable in a local log, whose data lives in immutable segments in an
 // object store, and that survives every crash as an exact prefix of what was
-// written. It clones and snapshots without copying. It stands alone: package
-// nbd serves a [Device] to programs.
+// written. Clones and snapshots copy no data. The package stands alone:
+// frontend/nbd serves a [Device] to programs, frontend/loop makes a block
+// device of it, inspect looks at volumes without opening them.
+//
+// # Glossary
+//
+//	volume      what a store keeps of a disk, for ever; its ID names it
+//	disk        a volume that is open: a [Device]
+//	block       4096 bytes, the unit of the map; LBA is the number of a block
+//	extent      blocks in a row, in a record of the log or in a map
+//	log         local files with the writes that the store may lack (internal/wal)
+//	record      what one append writes to the log; it is valid whole or not at all
+//	sequence    number of a logged extent; a later write has a higher one
+//	committer   the goroutine that writes the next record; writers take turns
+//	cut         all extents between two sequence numbers on their way to the
+//	            store, kept in memory as an overlay of the map (a memtable)
+//	segment     an immutable object with the blocks of a cut, or of GC
+//	frame       64 KiB of a segment, compressed, encrypted and checked as one
+//	index       the end of a segment: where its frames lie, and what it defines
+//	base map    from blocks of the disk to blocks of segments, after some sequence
+//	leaf, page  the base map of 512 blocks in memory; the same in a checkpoint
+//	checkpoint  an object with the pages of the base map that have changed
+//	manifest    the object that names the segments and checkpoints of a volume
+//	chain       the segments after the manifest, by number without gaps
+//	epoch       counts the openings of a volume; one owner each
+//	fence       an object that ends the chain of an earlier epoch
+//	reader epoch  readers that may use what was current before a change
+//	local, remote store  one that offers [store.Local]; every other
+//	demand, fill, prefetch  why a frame is in memory: a read needs it; a read
+//	            needs some of it; no read has needed it yet
+//	boot list   the blocks that are read first when a disk is opened
+//	lifetime    how many sequence numbers a segment lasts until GC empties it
+//	live        a block of a segment that the map names; the others are garbage
 //
 // # Path of a write
 //
@@ -12,17 +43,20 @@
 // and make it survive a power loss. Every logged extent has a sequence number.
 //
 // Changes collect in the active cut: an overlay map of log positions. A cut of
-// 16 MiB or 5 s is frozen, built into a segment without what it overwrote
-// itself, and created in the store under the next number of the chain; or into
-// two, of which one has what is likely to be overwritten soon. Then the base map takes over its addresses, and the log files are recycled. So the
-// store's state moves by whole cuts, and the base map is always the disk as
-// it was after some sequence number. A read asks the active cut, the frozen
-// ones from new to old, then the base map; what nobody maps reads as zeros.
+// 16 MiB or 5 s is frozen and built into a segment, without the blocks that it
+// overwrote itself. It becomes two segments if the second one can have the blocks
+// that are likely to be overwritten soon. The segments are created in the store
+// under the next numbers of the chain. Then the base map takes over the cut's
+// addresses, and the log files are recycled. So the store's state moves by whole
+// cuts, and the base map is always the disk as it was after some sequence number.
+// A read asks the active cut, the frozen ones from new to old, then the base map.
+// Blocks that no map has read as zeros.
 //
 // The leaves of the base map are stored in checkpoints, and only those in use
-// are in memory; what segments since the last checkpoint have lies over them.
-// So Open reads a directory of the map, not the map, and an idle disk keeps
-// little in memory. The manifest counts the live blocks of segments.
+// are in memory. A second map lies over it, with what the segments since the last
+// checkpoint define. So Open reads a directory of the map, not the map, and an
+// idle disk keeps little in memory. The manifest counts the live blocks of
+// segments.
 //
 // # Manifest, epochs, fences
 //
@@ -32,59 +66,57 @@
 // To open a volume is to claim the next epoch in the manifest, to adopt the
 // chain and to put a fence where its next segment would be. An earlier owner
 // that is still alive runs into the fence with its next cut and fails for
-// good: one chain never has two writers. One that has nothing to send reads the
-// manifest now and then, so that it does not serve for ever what once was.
+// good: one chain never has two writers. An owner that has nothing to send reads
+// the manifest now and then, so that it does not serve stale data for ever.
 //
 // Recovery is manifest, chain, local log. The log belongs to the epoch that
-// wrote it and says which one it continues, so the log of an owner that
-// somebody else has succeeded is never replayed. If the log that should be
-// there is not, or a segment is missing or damaged, Open refuses; with
-// AcceptLoss it gives the exact prefix that is left and says so. What the log
-// had promised to be durable is not read to open a disk, but when somebody
-// reads it or it is sent; if it is damaged then, the disk fails, and is refused
-// from then on like one whose log was found damaged at once.
+// wrote it and says which one it continues, so a log is never replayed after
+// a later owner has opened the volume. If the log is missing where it must be,
+// or a segment is missing or damaged, Open refuses. With AcceptLoss it gives the
+// longest exact prefix and reports the loss. Open does not read all that the log
+// promised to be durable: reads and uploads verify it. If it is damaged then, the
+// disk fails, and Open refuses it from then on.
 //
 // # Path of a read
 //
-// What is not in the log is looked for in memory (frames of 64 KiB, kept by
-// S3-FIFO, within CacheBytes with all indexes), in the disk cache, which disks
-// of a process share, and in the store. From a far store a random read fetches
-// 256 KiB, or less where that does not pay; several streams at once are read
-// ahead of; who waits for the same frame waits for one fetch. What was read
-// first the last time is brought in when the disk, or a clone, is opened; the
-// index of a segment is fetched beside the first frame. From a store that
-// is near, and from the disk cache, single blocks are read, and checked by
-// their sums. Everything is checked where it comes in: what does not hold is
-// fetched again, and never served.
+// A read looks in the log, in memory (frames of 64 KiB, kept by S3-FIFO within
+// CacheBytes with all indexes), in the disk cache, which the disks of a process
+// share, and in the store. From a remote store a random read fetches 256 KiB, or
+// less where that does not pay. Several sequential streams at once are read
+// ahead of. All readers of a frame share one fetch. The blocks that were read
+// first the last time are prefetched when the disk, or a clone, is opened. The
+// index of a segment and the first frame of it are fetched at the same time.
+// From a local store, and from the disk cache, single blocks are read, and
+// verified by their sums. Everything is verified where it comes in: a damaged
+// frame is fetched again, and never served.
 //
 // # Garbage
 //
-// What overwrites something that was young is expected to be overwritten soon
-// as well, as a journal is. It has segments of its own, which die whole.
+// A block that overwrites a young one is expected to be overwritten soon as
+// well, as a journal is. Such blocks have segments of their own, which die whole.
 //
-// GC picks segments by cost and benefit, moves what is live to segments of its
-// own stream, keeping original sequence numbers, and relocates exactly those
-// blocks that still are where they were. It leaves alone what a snapshot names,
-// and what other volumes name too unless copies for all of them would be
-// smaller. Objects are deleted after a manifest without them is durable,
-// readers are past, and no other manifest in the store names them; snapshots
-// and clones are nothing but manifests.
+// GC picks segments by cost and benefit, copies their live blocks to segments of
+// its own stream, keeping original sequence numbers, and relocates exactly those
+// blocks that still are where they were. It leaves alone the segments of
+// snapshots, and those that other volumes name too: [CompactShared] is for them.
+// Objects are deleted after a manifest without them is durable, readers have left
+// their epoch, and no other manifest in the store names them. Snapshots and clones
+// are nothing but manifests.
 //
 // # Lock order
 //
-// align, then the committer's queue (held by no one while waiting); pub, then
-// mu, then the log's locks. pub is held over store operations, mu never is.
-// CompactTogether takes pub of several disks, in the order of their volumes.
+// align, then the committer's queue (held by no operation while it waits); pub,
+// then mu, then the log's locks. pub is held over store operations, mu never is.
+// CompactShared takes pub of several disks, in the order of their volumes.
 package lsvd
 
 import (
-	"crypto/hkdf"
 	"crypto/rand"
-	"crypto/sha256"
 	"io"
 	"log/slog"
 	"time"
 
+	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -94,7 +126,7 @@ import (
 const BlockSize = 4096
 
 // MaxSize is the largest size of a disk: 16 TiB.
-const MaxSize = 16 << 40
+const MaxSize = extent.MaxBlocks * BlockSize
 
 // ID identifies a volume for ever.
 type ID = name.Volume
@@ -123,21 +155,20 @@ type Options struct {
 	GCRatio    float64       // start GC above this ratio of stored to live blocks; default 1.43
 
 	// DiskCache, if set, keeps what was written and read on a local disk. It
-	// may be shared, and is closed by who opened it, after the disks.
+	// may be shared. The caller that opened it closes it, after the disks.
 	DiskCache *DiskCache
 
 	// LogSpace, if set, bounds the local log together with those of other disks.
 	// Writes wait while it is used up.
 	LogSpace *LogSpace
 
-	// ReadPatience is how long a read waits for a store that does not answer
+	// ReadTimeout is how long a read waits for a store that does not answer
 	// before it fails; default 10 minutes: file systems and databases take a
 	// delay better than an error.
-	ReadPatience time.Duration
-	// OwnerCheck is how long the disk goes on without having heard from the
-	// store that nobody else has opened the volume; then it asks. It costs an
-	// idle disk one small request each time; default 30 s, and up to a quarter
-	// more.
+	ReadTimeout time.Duration
+	// OwnerCheck is how long the disk relies on the store's last confirmation
+	// that the volume is its own; then it asks again. It costs an idle disk one
+	// small request each time; default 30 s, and up to a quarter more.
 	OwnerCheck time.Duration
 	// Compression of segments; those that are there stay as they are.
 	Compression Compression
@@ -176,8 +207,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.CutAge == 0 {
 		o.CutAge = 5 * time.Second
 	}
-	if o.ReadPatience == 0 {
-		o.ReadPatience = 10 * time.Minute
+	if o.ReadTimeout == 0 {
+		o.ReadTimeout = 10 * time.Minute
 	}
 	if o.OwnerCheck == 0 {
 		o.OwnerCheck = 30 * time.Second
@@ -193,9 +224,9 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(o.Key))
 	case o.LogFile < 64<<10 || o.LogFile%BlockSize != 0:
 		return o, errs.New(errs.InvalidArgument, "log file size %d is not a multiple of 4096 from 64 KiB", o.LogFile)
-	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.ReadPatience < 0 || o.OwnerCheck < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
-		return o, errs.New(errs.InvalidArgument, "options are out of range: cut %d, unsent %d, cache %d, age %v, patience %v, owner check %v, checkpoint %d, ratio %v",
-			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.ReadPatience, o.OwnerCheck, o.Checkpoint, o.GCRatio)
+	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.ReadTimeout < 0 || o.OwnerCheck < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
+		return o, errs.New(errs.InvalidArgument, "options are out of range: cut %d, unsent %d, cache %d, age %v, read timeout %v, owner check %v, checkpoint %d, ratio %v",
+			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.ReadTimeout, o.OwnerCheck, o.Checkpoint, o.GCRatio)
 	}
 	return o, nil
 }
@@ -205,10 +236,10 @@ type Compression uint8
 
 // The kinds of compression.
 const (
-	// CompressFar compresses unless the store is near, a directory: from
+	// CompressRemote compresses unless the store is local, a directory: from
 	// there single blocks of what is stored plain are read without detour,
 	// where unpacking 64 KiB for each costs most of a core.
-	CompressFar Compression = iota
+	CompressRemote Compression = iota
 	CompressAll
 	CompressNone
 )
@@ -218,15 +249,3 @@ type Flags uint8
 
 // FUA makes the write survive a power loss before it is acknowledged.
 const FUA Flags = 1
-
-// keyCheck tells keys apart without giving them away.
-func keyCheck(key []byte) (c [16]byte) {
-	if key != nil {
-		k, err := hkdf.Key(sha256.New, key, nil, "lsvd key check", len(c))
-		if err != nil {
-			panic(err) // 16 bytes are never too many
-		}
-		copy(c[:], k)
-	}
-	return c
-}

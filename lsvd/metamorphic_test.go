@@ -12,6 +12,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -80,7 +81,7 @@ func metaDisks(t *testing.T, rng *rand.Rand) []*metaDisk {
 		random := rand.NewChaCha8([32]byte{byte(rng.Uint32()), byte(rng.Uint32())})
 		random.Read(m.id[:])
 		if bytes.HasPrefix([]byte(m.name), []byte("directory")) {
-			if m.st, err = store.OpenDir(t.TempDir()); err != nil {
+			if m.st, err = dir.Open(t.TempDir()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -139,7 +140,7 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 			}
 			n = min(n, 16<<10)
 			copy(p, stale)
-			if taken, err := readQueued(d, p[:n], int64(off)); err != nil || taken != lsvd.NotTaken && !bytes.Equal(p[:n], want[off:off+n]) {
+			if taken, err := readQueued(d, p[:n], int64(off)); err != nil || taken != lsvd.NotQueued && !bytes.Equal(p[:n], want[off:off+n]) {
 				return fmt.Errorf("content of a queued read differs at %d+%d: %w", off, n, err)
 			}
 			return nil

@@ -6,9 +6,11 @@ import (
 	"io"
 	"time"
 
+	"miren.dev/runtime/lsvd/internal/chain"
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
@@ -26,7 +28,7 @@ func Create(ctx context.Context, st store.Store, id ID, size int64, key []byte) 
 		return errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(key))
 	}
 	m := &manifest.Manifest{Volume: id, Size: uint64(size), NextSegment: 1, Clean: true, Encrypted: key != nil,
-		KeyCheck: keyCheck(key), Created: uint64(time.Now().UnixNano())}
+		KeyCheck: segment.KeyCheck(key), Created: uint64(time.Now().UnixNano())}
 	err := createManifest(ctx, st, name.Manifest(id), m.Encode())
 	return errs.Wrap(err, "create volume %s", id)
 }
@@ -49,7 +51,7 @@ type Recovery struct {
 const claims = 10
 
 // Open claims the volume and recovers it from the store st and the log in fs.
-// It takes over from whoever has the volume open: they fail with their next
+// It takes over from a process that has the volume open, which fails with its next
 // operation on the store. The log is held by at most one process.
 func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (d *Device, rec Recovery, err error) {
 	for range claims {
@@ -66,12 +68,12 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		return nil, Recovery{}, err
 	}
 	d := &Device{
-		opts: opts, st: st, pub: make(baton, 1), logger: opts.Logger, vol: id,
-		active: newCut(), base: extent.New(maxBlocks), table: map[uint64]*seg{}, gate: newGate(),
+		opts: opts, st: st, pub: make(ctxMutex, 1), logger: opts.Logger, vol: id,
+		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, readers: newReaderEpoch(),
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}),
-		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.DiskCache.cache(), opts),
+		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: readcache.New(st, readcache.Config{Key: opts.Key, Bytes: opts.CacheBytes, Disk: opts.DiskCache.cache(), Manual: opts.manual}),
 	}
-	d.plain = opts.Compression == CompressNone || opts.Compression == CompressFar && d.cache.near != nil
+	d.plain = opts.Compression == CompressNone || opts.Compression == CompressRemote && d.cache.Local()
 	d.base.Dropped = d.dropped
 	d.recent = d.newRecent()
 	if d.lock, err = fs.Lock(); err != nil {
@@ -79,7 +81,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	}
 	rec, err := d.recover(ctx, fs)
 	if err != nil {
-		d.cache.close()
+		d.cache.Close()
 		if d.wal != nil {
 			d.wal.Close()
 		}
@@ -91,11 +93,11 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		run, stop := context.WithCancel(context.WithoutCancel(ctx))
 		d.stop = stop
 		go d.run(run)
-		d.beside.Go(func() { d.wal.Ahead(run) })
-		d.beside.Go(func() { d.watchOwner(run) })
+		d.background.Go(func() { d.wal.Ahead(run) })
+		d.background.Go(func() { d.watchOwner(run) })
 	}
 	d.mu.Lock()
-	d.opened()
+	d.updateWritable()
 	d.mu.Unlock()
 	return d, rec, nil
 }
@@ -110,13 +112,13 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 			found.Close()
 		}
 	}()
-	if d.man, d.version, err = loadManifest(ctx, d.st, name.Manifest(d.vol)); err != nil {
+	if d.man, d.version, err = manifest.Load(ctx, d.st, name.Manifest(d.vol)); err != nil {
 		return rec, err
 	}
 	if d.man.Volume != d.vol || d.man.Snapshot {
 		return rec, errs.New(errs.Corrupt, "its manifest is of another volume")
 	}
-	if d.man.KeyCheck != keyCheck(d.opts.Key) {
+	if d.man.KeyCheck != segment.KeyCheck(d.opts.Key) {
 		return rec, errs.New(errs.FailedPrecondition, "the volume is encrypted with another key, or not encrypted")
 	}
 	d.size.Store(int64(d.man.Size))
@@ -139,8 +141,8 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		return rec, err
 	}
 	d.epoch, d.owner = claim.Epoch, claim.Owner
-	d.cache.warm(d.man.Segments)
-	seen, err := d.look(ctx, d.man, func() error { return d.replace(ctx, claim) })
+	d.cache.Warm(d.man.Segments)
+	seen, err := d.listObjects(ctx, d.man, func() error { return d.replace(ctx, claim) })
 	if err != nil {
 		return rec, err
 	}
@@ -148,7 +150,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		return rec, err
 	}
 	d.warmMap()
-	if err := d.followChain(ctx, chain, found, &rec); err != nil {
+	if err := d.adoptChain(ctx, chain, found, &rec); err != nil {
 		return rec, err
 	}
 	rec.Durable = d.man.Durable
@@ -167,7 +169,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if rec.Last < promised {
 		rec.LostAfter = true
 		if !d.opts.AcceptLoss {
-			return rec, damagedLog(rec.Last, promised)
+			return rec, wal.Damaged(rec.Last, promised)
 		}
 		d.logger.Warn("local log ends early: it is damaged", "volume", d.vol.String(), "last", rec.Last, "flushed", promised)
 	}
@@ -184,40 +186,40 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	return rec, nil
 }
 
-// followChain adopts the segments after the manifest and ends the chain with
+// adoptChain adopts the segments after the manifest and ends the chain with
 // a fence, so that its owner cannot add to it.
-func (d *Device) followChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
+func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
 	if epoch == 0 {
 		return nil // never opened
 	}
 	for {
-		l, err := readLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.opts.Key, d.man.Durable)
+		l, err := chain.ReadLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.opts.Key, d.man.Durable)
 		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
 			rec.LostAfter = true
-			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.end.String(), "error", err)
+			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.End.String(), "error", err)
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if l.fence {
+		if l.Fence {
 			return nil
 		}
-		if len(l.segments) == 0 {
-			if err := d.lostAfter(ctx, l.end, found, rec); err != nil {
+		if len(l.Segments) == 0 {
+			if err := d.lostAfter(ctx, l.End, found, rec); err != nil {
 				return err
 			}
-			if _, err := d.st.Create(ctx, l.end.Key(), segment.Fence(l.end)); err == nil {
+			if _, err := d.st.Create(ctx, l.End.Key(), segment.Fence(l.End)); err == nil {
 				return nil
 			} else if !errs.Is(err, errs.AlreadyExists) {
 				return err
 			}
 			continue
 		}
-		for i := range l.segments {
-			s := &l.segments[i]
+		for i := range l.Segments {
+			s := &l.Segments[i]
 			s.Num = d.man.NextSegment
-			d.adopt(s, l.entries[i], false)
+			d.adopt(s, l.Entries[i], false)
 			d.man.ChainNext++
 			d.since++
 			rec.Adopted++
@@ -243,7 +245,7 @@ func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, 
 		return nil
 	}
 	var has uint64
-	err := again(func() error {
+	err := store.RetryCorrupt(func() error {
 		tail, err := d.st.GetRange(ctx, later.Key(), size-segment.TrailerSize, segment.TrailerSize)
 		if err == nil {
 			has, err = segment.Last(*later, tail)

@@ -10,7 +10,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// A disk that writes learns from the store that somebody else has opened its
+// A disk that writes learns from the store that another owner has opened its
 // volume: it cannot create the next segment of its chain, or write the manifest.
 // One that is only read would never ask, and serve what it had for ever. So
 // when the store has not confirmed for Options.OwnerCheck that the volume is
@@ -18,7 +18,7 @@ import (
 //
 // Only a manifest that is whole and of another owner is an answer. A store that
 // cannot be asked is none, nor is a manifest that is not there, for so it looks
-// where a directory is not mounted: who writes will know more.
+// where a directory is not mounted: the next write will know more.
 
 // watchOwner asks who the owner is, when it is due, until ctx ends or the disk
 // is lost. Disks of one process do not ask at the same time, also if they were
@@ -45,12 +45,12 @@ func (d *Device) watchOwner(ctx context.Context) {
 			return
 		}
 		if err != nil && ctx.Err() == nil {
-			d.logger.Debug("the store does not say who has the volume", "volume", d.vol.String(), "error", err)
+			d.logger.Debug("the store did not confirm the owner of the volume", "volume", d.vol.String(), "error", err)
 		}
 	}
 }
 
-// askOwner fails the disk if the volume is somebody else's.
+// askOwner fails the disk if the volume has another owner.
 func (d *Device) askOwner(ctx context.Context) error {
 	began := d.opts.Now()
 	b, err := d.st.GetRange(ctx, name.Manifest(d.vol), 0, manifest.HeadSize)
@@ -64,7 +64,7 @@ func (d *Device) askOwner(ctx context.Context) error {
 		return nil
 	}
 	// These bytes have no checksum of their own: the whole must say the same.
-	m, _, err := loadManifest(ctx, d.st, name.Manifest(d.vol))
+	m, _, err := manifest.Load(ctx, d.st, name.Manifest(d.vol))
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (d *Device) askOwner(ctx context.Context) error {
 	return errs.New(errs.Unavailable, "manifest of %s was read damaged or stale", d.vol)
 }
 
-// succeeded reports whether a claim is of somebody who opened the volume after
+// succeeded reports whether a claim is of an owner that opened the volume after
 // this device.
 func (d *Device) succeeded(epoch uint64, owner [16]byte) bool {
 	return epoch > d.epoch || epoch == d.epoch && owner != d.owner

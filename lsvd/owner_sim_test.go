@@ -88,7 +88,7 @@ func loserThatReads(t *testing.T, seed uint64) bool {
 	for range 1 + rng.IntN(20) {
 		check("write", write(a, mine))
 		if rng.IntN(4) == 0 {
-			check("tend", a.tend(ctx))
+			check("tend", a.runMaintenance(ctx))
 		}
 	}
 	if rng.IntN(2) == 0 {
@@ -150,7 +150,7 @@ func loserThatReads(t *testing.T, seed uint64) bool {
 			check("the other writes", write(b, theirs))
 		}
 		if rng.IntN(4) == 0 {
-			check("the other tends", b.tend(ctx))
+			check("the other tends", b.runMaintenance(ctx))
 		}
 	}
 	faults = []int{0, 0, 30}[rng.IntN(3)]

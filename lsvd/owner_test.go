@@ -18,8 +18,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// asked is a store that counts the requests for manifests, and may be away.
-type asked struct {
+// demand is a store that counts the requests for manifests, and may be away.
+type demand struct {
 	store.Fault
 	total  atomic.Int64
 	minute [90]atomic.Int64 // of the simulated clock
@@ -29,9 +29,9 @@ type asked struct {
 	hangs  chan struct{}
 }
 
-func newAsked() *asked {
+func newAsked() *demand {
 	began := time.Now()
-	a := &asked{hangs: make(chan struct{}, 100)}
+	a := &demand{hangs: make(chan struct{}, 100)}
 	a.Store = &store.Mem{}
 	a.Hook = func(op store.Op, key string) store.Action {
 		if strings.HasPrefix(key, "manifests/") {
@@ -49,7 +49,7 @@ func newAsked() *asked {
 }
 
 // GetRange implements [store.Store].
-func (a *asked) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
+func (a *demand) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	if a.silent.Load() {
 		a.hangs <- struct{}{}
 		<-ctx.Done()
@@ -58,7 +58,7 @@ func (a *asked) GetRange(ctx context.Context, key string, off, n int64) ([]byte,
 	return a.Fault.GetRange(ctx, key, off, n)
 }
 
-func (a *asked) create(t *testing.T) lsvd.ID {
+func (a *demand) create(t *testing.T) lsvd.ID {
 	t.Helper()
 	id := lsvd.NewID()
 	if err := lsvd.Create(t.Context(), a, id, 1<<20, nil); err != nil {
@@ -68,7 +68,7 @@ func (a *asked) create(t *testing.T) lsvd.ID {
 }
 
 // open opens a volume on a machine of its own.
-func (a *asked) open(t *testing.T, id lsvd.ID, opts lsvd.Options) *lsvd.Device {
+func (a *demand) open(t *testing.T, id lsvd.ID, opts lsvd.Options) *lsvd.Device {
 	t.Helper()
 	opts.AcceptLoss = true
 	d, _, err := lsvd.Open(t.Context(), a, vfs.NewSim(), id, opts)
@@ -131,7 +131,7 @@ func testReaderLosesVolume(t *testing.T, broken bool) {
 	winner := st.open(t, id, lsvd.Options{})
 	took := refusedWithin(t, loser, 38*time.Second)
 	t.Logf("noticed after %v", took)
-	if !errs.Is(loser.Err(), errs.Conflict) || !strings.Contains(log.String(), "opened by somebody else") {
+	if !errs.Is(loser.Err(), errs.Conflict) || !strings.Contains(log.String(), "opened by another process") {
 		t.Errorf("the loser says %v, and its log\n%s", loser.Err(), log.String())
 	}
 	for what, err := range map[string]error{"write": loser.WriteAt(t.Context(), make([]byte, 4096), 0, 0), "flush": loser.Flush(t.Context()),
@@ -219,7 +219,7 @@ func TestLossWhileStoreIsAway(t *testing.T) {
 		id := st.create(t)
 		loser := st.open(t, id, lsvd.Options{OwnerCheck: 10 * time.Second})
 		st.away.Store(true)
-		here := &asked{}
+		here := &demand{}
 		here.Store = st.Store // the other's way to the store works
 		winner := here.open(t, id, lsvd.Options{})
 		time.Sleep(5 * time.Minute)

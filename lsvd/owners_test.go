@@ -28,7 +28,7 @@ type owner struct {
 
 const ownerBlocks = 256
 
-func (o *owner) run(ctx context.Context, r *rig, logs vfs.FS, who uint64, stop <-chan struct{}) {
+func (o *owner) run(ctx context.Context, r *fixture, logs vfs.FS, who uint64, stop <-chan struct{}) {
 	if o.d, _, o.err = lsvd.Open(ctx, r.st, logs, r.id, r.opts); o.err != nil {
 		return
 	}

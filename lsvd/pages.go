@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -24,8 +25,8 @@ const (
 	warmFlight = 8       // requests at once
 )
 
-// wanted is a leaf to load.
-type wanted struct {
+// leafPage is a leaf to load.
+type leafPage struct {
 	leaf uint64
 	page extent.Page
 }
@@ -57,19 +58,19 @@ func (d *Device) fault(ctx context.Context, lba, n uint64, holder bool) error {
 type pages struct {
 	object   mapObject
 	lo, hi   uint32
-	contents []wanted
+	contents []leafPage
 	done     chan struct{} // of those that warmMap brings: closed when they are there, or will not be
 }
 
-// gather collects pages, which come in the order of the map, into few ranges.
-type gather struct {
+// pageBatch collects pages, which come in the order of the map, into few ranges.
+type pageBatch struct {
 	d    *Device
 	all  []*pages
 	open map[uint32]*pages // the last of each object
 }
 
 // add adds a page, if it begins no range or may. The caller holds mu.
-func (g *gather) add(leaf uint64, p extent.Page, may bool) bool {
+func (g *pageBatch) add(leaf uint64, p extent.Page, may bool) bool {
 	f := g.open[p.Object]
 	if f == nil || p.Off < f.hi || p.Off-f.hi > faultGap || p.Off+p.Len-f.lo > faultFetch {
 		if !may {
@@ -83,21 +84,21 @@ func (g *gather) add(leaf uint64, p extent.Page, may bool) bool {
 		g.all = append(g.all, f)
 	}
 	f.hi = p.Off + p.Len
-	f.contents = append(f.contents, wanted{leaf, p})
+	f.contents = append(f.contents, leafPage{leaf, p})
 	return true
 }
 
 func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
 	d.mu.RLock()
-	g := d.gate
+	g := d.readers
 	g.enter() // pages are not deleted meanwhile
-	defer g.leave()
-	need := gather{d: d}
+	defer g.exit()
+	need := pageBatch{d: d}
 	var coming []*pages
 	seen := 0
 	d.base.Absent(lba, max(n, faultAhead*extent.LeafBlocks), func(leaf uint64, p extent.Page) bool {
 		needed := leaf*extent.LeafBlocks < lba+n
-		if f := d.warming.find(p); f != nil {
+		if f := d.pageLoads.find(p); f != nil {
 			if needed && !slices.Contains(coming, f) {
 				coming = append(coming, f)
 			}
@@ -126,10 +127,10 @@ func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
 	return err
 }
 
-// warming is what warmMap has under way, by object. It changes under mu.
-type warming map[uint32][]*pages
+// pageLoads is what warmMap has under way, by object. It changes under mu.
+type pageLoads map[uint32][]*pages
 
-func (w warming) find(p extent.Page) *pages {
+func (w pageLoads) find(p extent.Page) *pages {
 	for _, f := range w[p.Object] {
 		if p.Off >= f.lo && p.Off+p.Len <= f.hi {
 			return f
@@ -139,23 +140,23 @@ func (w warming) find(p extent.Page) *pages {
 }
 
 // warmMap begins to load the map of a disk that was just opened, from its
-// beginning on and as far as it is small, so that the first reads from a far
+// beginning on and as far as it is small, so that the first reads from a remote
 // store need not wait for pages.
 func (d *Device) warmMap() {
 	// Accepting a loss, a page that cannot be read is a lost one: then only
 	// what is needed is read.
-	if d.opts.manual || d.opts.AcceptLoss || d.cache.near != nil {
+	if d.opts.manual || d.opts.AcceptLoss || d.cache.Local() {
 		return
 	}
-	d.cache.fetches.Go(d.readMap)
+	d.cache.Go(d.readMap)
 }
 
 // readMap reads what warmMap is about.
 func (d *Device) readMap() {
-	all := gather{d: d}
+	all := pageBatch{d: d}
 	d.mu.Lock()
 	bytes, memory := int64(0), d.loaded
-	d.base.Absent(0, maxBlocks, func(leaf uint64, p extent.Page) bool {
+	d.base.Absent(0, extent.MaxBlocks, func(leaf uint64, p extent.Page) bool {
 		bytes += int64(p.Len)
 		memory += 80 + 4*int64(p.Len) // about: a run takes 16 bytes, and 4 to 9 in a page
 		if bytes > warmPages || memory > d.opts.MapBytes/2 {
@@ -163,26 +164,26 @@ func (d *Device) readMap() {
 		}
 		return all.add(leaf, p, true)
 	})
-	d.warming = warming{}
+	d.pageLoads = pageLoads{}
 	for _, f := range all.all {
 		f.done = make(chan struct{})
 		object := f.contents[0].page.Object
-		d.warming[object] = append(d.warming[object], f)
+		d.pageLoads[object] = append(d.pageLoads[object], f)
 	}
 	d.mu.Unlock()
 	var next atomic.Int64
 	for range min(warmFlight, len(all.all)) {
-		d.cache.fetches.Go(func() {
+		d.cache.Go(func() {
 			for i := next.Add(1); i <= int64(len(all.all)); i = next.Add(1) {
 				f := all.all[i-1]
-				err := d.loadPages(d.cache.ctx, f)
+				err := d.loadPages(d.cache.Context(), f)
 				d.mu.Lock()
 				object := f.contents[0].page.Object
-				d.warming[object] = slices.DeleteFunc(d.warming[object], func(x *pages) bool { return x == f })
+				d.pageLoads[object] = slices.DeleteFunc(d.pageLoads[object], func(x *pages) bool { return x == f })
 				d.mu.Unlock()
 				close(f.done)
 				if err != nil {
-					d.logger.Debug("reading ahead in the map failed, who needs it tries again", "volume", d.vol.String(), "error", err)
+					d.logger.Debug("prefetch of the map failed, a read that needs the pages tries again", "volume", d.vol.String(), "error", err)
 				}
 			}
 		})
@@ -210,7 +211,7 @@ func (d *Device) each(n int, f func(i int) error) error {
 // loadPages reads leaves that lie in one range of an object.
 func (d *Device) loadPages(ctx context.Context, f *pages) error {
 	runs := make([][]extent.Run, len(f.contents))
-	err := again(func() error {
+	err := store.RetryCorrupt(func() error {
 		b, err := d.st.GetRange(ctx, f.object.ref.Key(), int64(f.lo), int64(f.hi-f.lo))
 		if errs.Is(err, errs.InvalidArgument) || err == nil && len(b) < int(f.hi-f.lo) {
 			return errs.New(errs.Corrupt, "checkpoint %s is cut off", f.object.ref)
@@ -239,7 +240,7 @@ func (d *Device) loadPages(ctx context.Context, f *pages) error {
 			d.base.Load(f.contents[j].leaf, f.contents[j].page, runs[j])
 			d.loaded += int64(len(runs[j])*16 + 80)
 		}
-		d.relieve()
+		d.evictIfOver()
 		d.mu.Unlock()
 	}
 	return nil
@@ -253,7 +254,7 @@ func (d *Device) decodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for _, r := range runs {
-		if s := d.table[r.Src]; r.Src != lostSource && (s == nil || uint64(r.Off)+uint64(r.N) > s.Blocks) {
+		if s := d.table[r.Src]; r.Src != manifest.LostSource && (s == nil || uint64(r.Off)+uint64(r.N) > s.Blocks) {
 			return nil, errs.New(errs.Corrupt, "checkpoint %s names blocks that no segment has", ref)
 		}
 	}

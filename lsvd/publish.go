@@ -15,7 +15,6 @@ import (
 	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
-	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -48,9 +47,9 @@ func (d *Device) run(ctx context.Context) {
 		if d.pub.lock(ctx) != nil {
 			return
 		}
-		err := d.retry(ctx, func() error { return d.tend(ctx) })
+		err := d.retry(ctx, func() error { return d.runMaintenance(ctx) })
 		if err == nil {
-			err = d.retry(ctx, func() error { return d.rest(ctx) })
+			err = d.retry(ctx, func() error { return d.idleMaintenance(ctx) })
 		}
 		d.pub.unlock()
 		if err != nil && ctx.Err() == nil {
@@ -62,18 +61,18 @@ func (d *Device) run(ctx context.Context) {
 	}
 }
 
-// tend does what is due. The caller holds pub.
-func (d *Device) tend(ctx context.Context) error {
+// runMaintenance does what is due. The caller holds pub.
+func (d *Device) runMaintenance(ctx context.Context) error {
 	for {
 		more, err := d.publish(ctx)
 		if err != nil {
 			return err
 		}
 		if more {
-			d.tended = d.opts.Now()
+			d.lastMaintenance = d.opts.Now()
 		}
 		if d.since >= d.opts.Checkpoint {
-			if err := d.gather(ctx); err != nil {
+			if err := d.collectAndCheckpoint(ctx); err != nil {
 				return err
 			}
 		}
@@ -87,31 +86,31 @@ func (d *Device) tend(ctx context.Context) error {
 	}
 }
 
-// gather collects garbage and makes a checkpoint. The caller holds pub.
-func (d *Device) gather(ctx context.Context) error {
+// collectAndCheckpoint collects garbage and makes a checkpoint. The caller holds pub.
+func (d *Device) collectAndCheckpoint(ctx context.Context) error {
 	if err := d.collect(ctx); err != nil {
 		d.logger.Warn("garbage collection failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 	}
 	return d.tidy(ctx)
 }
 
-// rest is what a disk does when nothing was written for a while: what was
-// overwritten or trimmed last is freed too, and GC goes on slowly. The caller
-// holds pub.
-func (d *Device) rest(ctx context.Context) error {
+// idleMaintenance is for a disk to which nothing was written for a while: it frees
+// the blocks that were overwritten or trimmed last, and GC goes on slowly. The
+// caller holds pub.
+func (d *Device) idleMaintenance(ctx context.Context) error {
 	d.mu.RLock()
 	busy := len(d.frozen) > 0 || d.active.last != 0
 	d.mu.RUnlock()
 	idle := max(2*d.opts.CutAge, time.Second)
-	if busy || d.opts.Now().Sub(d.tended) < idle {
+	if busy || d.opts.Now().Sub(d.lastMaintenance) < idle {
 		return nil
 	}
-	d.tended = d.opts.Now()
-	d.earn(4 * max(d.opts.CutBytes/BlockSize, 1))
+	d.lastMaintenance = d.opts.Now()
+	d.refillBudget(4 * max(d.opts.CutBytes/BlockSize, 1))
 	before := d.budget
-	err := d.gather(ctx)
+	err := d.collectAndCheckpoint(ctx)
 	if d.budget < before {
-		d.tended = d.tended.Add(-idle / 2) // there may be more
+		d.lastMaintenance = d.lastMaintenance.Add(-idle / 2) // there may be more
 	}
 	return err
 }
@@ -224,27 +223,27 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 			return false, d.fail(err)
 		}
 	}
-	d.divide(cuts)
+	d.splitByLifetime(cuts)
 	failed := make([]error, len(cuts))
 	var wg sync.WaitGroup
 	for i, c := range cuts[1:] {
-		wg.Go(func() { failed[i+1] = d.send(ctx, c) })
+		wg.Go(func() { failed[i+1] = d.uploadCut(ctx, c) })
 	}
-	failed[0] = d.send(ctx, cuts[0])
+	failed[0] = d.uploadCut(ctx, cuts[0])
 	wg.Wait()
 	for i, c := range cuts {
 		if failed[i] != nil {
 			return i > 0, failed[i]
 		}
-		d.sent(c)
+		d.adoptCut(c)
 	}
 	return true, nil
 }
 
-// send creates the segments of a cut that was divided, in order: of a cut
+// uploadCut creates the segments of a cut that was split, in order: of a cut
 // alone, none is there before an earlier one. It changes nothing but the cut.
 // The caller holds pub.
-func (d *Device) send(ctx context.Context, c *cut) error {
+func (d *Device) uploadCut(ctx context.Context, c *cut) error {
 	for ; c.created < len(c.outputs); c.created++ {
 		o := &c.outputs[c.created]
 		if err := d.seal(c, o); err != nil {
@@ -284,15 +283,15 @@ func (d *Device) seal(c *cut, o *output) error {
 	return err
 }
 
-// sent adopts the segments of the oldest frozen cut, which the store has. The
+// adoptCut adopts the segments of the oldest frozen cut, which the store has. The
 // caller holds pub.
-func (d *Device) sent(c *cut) {
+func (d *Device) adoptCut(c *cut) {
 	for _, o := range c.outputs {
 		s := manifest.Segment{Num: d.man.NextSegment, Ref: o.ref, Size: int64(len(o.object)), First: c.first, Last: c.last}
-		d.cache.sealed(&s, o.object)
+		d.cache.Add(&s, o.object)
 		d.adopt(&s, o.entries, o.short)
 		d.stats.published.Add(int64(s.Blocks) * BlockSize)
-		d.earn(gcRate * int64(s.Blocks))
+		d.refillBudget(gcRate * int64(s.Blocks))
 		d.man.ChainNext++
 		d.since++
 	}
@@ -300,11 +299,11 @@ func (d *Device) sent(c *cut) {
 	d.frozen[0], d.frozen = nil, d.frozen[1:] // or the array would keep the cut, its segments included
 	d.unsent -= c.bytes
 	d.confirmed = d.opts.Now()
-	d.opened()
+	d.updateWritable()
 	close(d.space)
 	d.space = make(chan struct{})
 	d.mu.Unlock()
-	d.pass()
+	d.waitForReaders()
 	d.wal.Release(c.last)
 	d.mu.Lock()
 	if d.logFull { // now there may be room
@@ -338,7 +337,7 @@ func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
 }
 
 func (d *Device) fenced() error {
-	return d.fail(errs.New(errs.Conflict, "volume %s was opened by somebody else", d.vol).
+	return d.fail(errs.New(errs.Conflict, "volume %s was opened by another process", d.vol).
 		WithHint("only the newest opener may use a volume; open it again to take it over"))
 }
 
@@ -357,37 +356,22 @@ func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry, short bool)
 	d.mu.Lock()
 	d.table[s.Num] = &seg{Segment: *s, live: s.Blocks, short: short}
 	d.mu.Unlock()
-	// The cut that they come from, or nobody yet, is what reads see meanwhile.
+	// Reads see the cut meanwhile; while Open adopts a chain there are none.
 	block := uint32(0)
 	for len(entries) > 0 {
 		n := min(len(entries), 256)
 		d.mu.Lock()
-		block = define(d.recent, s.Num, block, entries[:n])
+		block = segment.Define(d.recent, s.Num, block, entries[:n])
 		d.mu.Unlock()
 		sched.Yield()
 		entries = entries[n:]
 	}
 }
 
-// mapInto puts what a segment defines into a map that lies over another.
-func mapInto(m *extent.Map, num uint64, entries []segment.Entry) { define(m, num, 0, entries) }
-
-func define(m *extent.Map, num uint64, block uint32, entries []segment.Entry) uint32 {
-	for _, e := range entries {
-		if e.Zero {
-			m.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: extent.Zero})
-			continue
-		}
-		m.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: block})
-		block += uint32(e.Blocks)
-	}
-	return block
-}
-
 // entries are what the cut defines, sorted by address.
 func (c *cut) entries() []segment.Entry {
 	var out []segment.Entry
-	c.over.Walk(0, maxBlocks, func(lba, n uint64, v extent.Value) bool {
+	c.over.Walk(0, extent.MaxBlocks, func(lba, n uint64, v extent.Value) bool {
 		out = append(out, segment.Entry{LBA: lba, Blocks: n, Seq: v.Src, Zero: v.IsZero()})
 		return true
 	})
@@ -430,7 +414,7 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 		default:
 			return err
 		}
-		have, v, err := loadManifest(ctx, d.st, name.Manifest(d.vol))
+		have, v, err := manifest.Load(ctx, d.st, name.Manifest(d.vol))
 		if err != nil {
 			return err
 		}
@@ -447,28 +431,4 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 		m.Revision = max(m.Revision, have.Revision+1)
 	}
 	return errs.New(errs.Unavailable, "manifest of %s: it %w", d.vol, errChanged)
-}
-
-// loadManifest reads a manifest of a volume or snapshot.
-func loadManifest(ctx context.Context, st store.Store, key string) (m *manifest.Manifest, v store.Version, err error) {
-	err = again(func() error {
-		var b []byte
-		if b, v, err = st.Get(ctx, key); err != nil {
-			return err
-		}
-		m, err = manifest.Decode(b)
-		return errs.Wrap(err, "read %s", key)
-	})
-	return m, v, err
-}
-
-// again repeats f, which fetches and decodes, twice while the result is
-// corrupt: the transfer may have been.
-func again(f func() error) error {
-	for try := 0; ; try++ {
-		err := f()
-		if !errs.Is(err, errs.Corrupt) || try == 2 {
-			return err
-		}
-	}
 }

@@ -4,29 +4,29 @@ import (
 	"miren.dev/runtime/lsvd/internal/wal"
 )
 
-// Queue takes a write that the next Commit carries out, or somebody who is
-// writing already. It reports false if the write cannot be taken so: if it is
-// not of whole blocks, too large, out of range, or has to wait for others, or
-// the disk fails. WriteAt does or says what is to be done then.
+// Queue queues a write for the next Commit, or for a committer that is already
+// writing. It reports false if the write cannot be queued: if it is not of whole
+// blocks, too large, out of range, or has to wait for others, or the disk fails.
+// WriteAt then carries it out, or says why not.
 //
-// Who queues must call Commit, and before anything that waits.
-func (d *Device) Queue(p []byte, off int64, w Waiter) bool {
+// The caller must call Commit afterwards, before anything that waits.
+func (d *Device) Queue(p []byte, off int64, w Completion) bool {
 	n := int64(len(p))
 	if n == 0 || n > min(maxExtent, d.opts.LogFile/4) || off%BlockSize != 0 || n%BlockSize != 0 || d.opts.manual ||
-		!d.open.Load() || d.check(off, n) != nil || !d.align.TryRLock() {
+		!d.writable.Load() || d.check(off, n) != nil || !d.align.TryRLock() {
 		return false
 	}
 	o := ops.Get().(*op)
 	o.extents = append(o.extents, wal.Extent{Kind: wal.Data, LBA: uint64(off / BlockSize), Blocks: uint64(n / BlockSize), Data: p, CRCs: wal.Sums(p)})
-	o.size, o.err, o.waiter = n, nil, w
+	o.size, o.err, o.completion = n, nil, w
 	d.qmu.Lock()
 	d.queue = append(d.queue, o)
 	d.qmu.Unlock()
 	return true
 }
 
-// Commit carries out what is queued, unless somebody else is at it and will
-// do it.
+// Commit writes what is queued, unless another committer is writing: then that
+// one does.
 func (d *Device) Commit() {
 	d.qmu.Lock()
 	if d.leading || len(d.queue) == 0 {
@@ -38,65 +38,65 @@ func (d *Device) Commit() {
 	d.commit(nil)
 }
 
-// ended tells all who wait for the operations of a record but own. told must
+// completeBatch completes the operations of a record, but own. finishBatch must
 // follow. The caller may hold mu.
-func (d *Device) ended(batch []*op, own *op, err error) {
+func (d *Device) completeBatch(batch []*op, own *op, err error) {
 	waiting := 0
 	for _, o := range batch {
-		if o.waiter != nil {
+		if o.completion != nil {
 			waiting++
 		}
 	}
 	for i, o := range batch {
-		if o.waiter != nil {
+		if o.completion != nil {
 			if err == nil {
 				d.stats.written.Add(o.size)
 			}
 			d.align.RUnlock()
 			waiting--
-			o.waiter.Done(err, waiting > 0)
+			o.completion.Done(err, waiting > 0)
 			continue
 		}
 		o.err = err
 		if o != own {
-			o.done <- false // who waits has it from here on
+			o.done <- false // o belongs to its waiter from here on
 		}
 		batch[i] = nil
 	}
 }
 
-// told tells those whose writes were queued that all of a record have ended.
-func (d *Device) told(batch []*op) {
+// finishBatch calls BatchDone for the queued writes of a record.
+func (d *Device) finishBatch(batch []*op) {
 	for _, o := range batch {
 		if o != nil {
-			o.waiter.Told()
-			o.waiter = nil
+			o.completion.BatchDone()
+			o.completion = nil
 			o.reuse()
 		}
 	}
 }
 
-// Due reports whether a flush will probably follow what was written, and take
-// its time: then FlushAhead may be called, and what is asked for meanwhile be
-// joined to it.
-func (d *Device) Due() bool { return !d.opts.RemoteFlush && d.wal.Due() }
+// FlushLikely reports whether a flush will probably follow what was written, and
+// take its time: then FlushEarly may begin it, and the flush that is asked for
+// meanwhile may Join it.
+func (d *Device) FlushLikely() bool { return !d.opts.RemoteFlush && d.wal.SyncLikely() }
 
-// FlushAhead flushes for one who will probably ask.
-func (d *Device) FlushAhead() {
-	if err := d.wal.SyncAhead(); err != nil {
+// FlushEarly flushes before a flush is asked for.
+func (d *Device) FlushEarly() {
+	if err := d.wal.SyncEarly(); err != nil {
 		d.fail(err)
 	}
 }
 
-// Join is Flush for one who does not wait, but is told by who flushes. It
-// reports false if nobody does; then Flush is to be called.
-func (d *Device) Join(w Waiter) bool {
+// Join is Flush without waiting: the goroutine that flushes already calls w. It
+// reports false if no flush is under way; then the caller must call Flush.
+func (d *Device) Join(w Completion) bool {
 	return !d.opts.RemoteFlush && d.usableNow() == nil && d.wal.Join(func(err error) {
 		if err != nil {
 			err = d.fail(err)
 		}
 		w.Done(err, false)
-		w.Told()
+		w.BatchDone()
 	})
 }
 
@@ -107,5 +107,5 @@ func (o *op) reuse() {
 	ops.Put(o)
 }
 
-// opened notes whether writes may be queued. The caller holds mu.
-func (d *Device) opened() { d.open.Store(d.usable() == nil && d.unsent < d.opts.MaxUnsent) }
+// updateWritable sets whether writes may be queued. The caller holds mu.
+func (d *Device) updateWritable() { d.writable.Store(d.usable() == nil && d.unsent < d.opts.MaxUnsent) }

@@ -113,7 +113,7 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 			case i%7 == 3:
 				err = d.askOwner(ctx)
 			default:
-				err = d.tend(ctx)
+				err = d.runMaintenance(ctx)
 			}
 			if refused("step", err) {
 				break

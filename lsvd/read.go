@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/pkg/errs"
@@ -50,10 +52,10 @@ func (d *Device) ReadCached(p []byte, off int64) bool {
 		return false
 	}
 	pieces, err := d.resolve(first, n, few[:0])
-	g := d.gate
+	g := d.readers
 	g.enter()
 	d.mu.RUnlock()
-	defer g.leave()
+	defer g.exit()
 	if err != nil {
 		return false
 	}
@@ -69,18 +71,18 @@ func (d *Device) ReadCached(p []byte, off int64) bool {
 			}
 		case x.seg == nil:
 			clear(b)
-		case !d.cache.has(part{&x.seg.Segment, x.block, b}):
+		case !d.cache.CopyAllCached(readcache.Part{Segment: &x.seg.Segment, Block: x.block, P: b}):
 			return false
 		}
 	}
 	if d.boot.on.Load() {
 		d.boot.note(d.opts.Now(), pieces)
 	}
-	d.follow(first, n, false, g.readers() > 2)
+	d.noteRead(first, n, false, g.readers() > 2)
 	return true
 }
 
-// readNow is readBlocks without patience.
+// readNow is readBlocks without retries.
 func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	first := uint64(off / BlockSize)
 	var few [8]piece // most reads need no memory of their own
@@ -88,11 +90,11 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	if err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.exit()
 	if d.boot.on.Load() {
 		d.boot.note(d.opts.Now(), pieces)
 	}
-	var missing []part
+	var missing []readcache.Part
 	for i := range pieces {
 		x := &pieces[i]
 		b := p[(x.lba-first)*BlockSize:][:x.n*BlockSize]
@@ -103,7 +105,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 		case x.chunk != nil:
 			err = x.chunk.Read(b, x.block)
 		case x.seg != nil:
-			missing = d.cache.memory(missing, part{&x.seg.Segment, x.block, b})
+			missing = d.cache.CopyCached(missing, readcache.Part{Segment: &x.seg.Segment, Block: x.block, P: b})
 		default:
 			clear(b)
 		}
@@ -114,22 +116,22 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	n := uint64(len(p) / BlockSize)
 	// Where a disk was written at random, a read is many small ones.
 	scattered := uint64(len(pieces))*segment.FrameBlocks > n
-	stream := d.follow(first, n, len(missing) > 0, g.readers() > 2 && !scattered)
+	stream := d.noteRead(first, n, len(missing) > 0, g.readers() > 2 && !scattered)
 	if len(missing) == 0 {
 		return nil
 	}
-	return errs.Wrap(d.cache.loadAll(ctx, missing, stream), "read disk %s at %d+%d", d.vol, off, len(p))
+	return errs.Wrap(d.cache.Load(ctx, missing, stream), "read disk %s at %d+%d", d.vol, off, len(p))
 }
 
 // locate appends the pieces of a range. They may be read until the caller
-// leaves the gate.
-func (d *Device) locate(ctx context.Context, lba, n uint64, pieces []piece) ([]piece, *gate, error) {
+// exits the reader epoch.
+func (d *Device) locate(ctx context.Context, lba, n uint64, pieces []piece) ([]piece, *readerEpoch, error) {
 	d.mu.RLock()
 	err := d.readable()
 	if err == nil {
 		pieces, err = d.resolve(lba, n, pieces)
 	}
-	g := d.gate
+	g := d.readers
 	if err == nil {
 		g.enter()
 	}
@@ -140,10 +142,10 @@ func (d *Device) locate(ctx context.Context, lba, n uint64, pieces []piece) ([]p
 	return pieces, g, err
 }
 
-func (d *Device) locateAbsent(ctx context.Context, lba, n uint64) (pieces []piece, g *gate, err error) {
+func (d *Device) locateAbsent(ctx context.Context, lba, n uint64) (pieces []piece, g *readerEpoch, err error) {
 	err = d.resolved(ctx, lba, n, func() (err error) {
 		if pieces, err = d.resolve(lba, n, pieces[:0]); err == nil {
-			g = d.gate
+			g = d.readers
 			g.enter()
 		}
 		return err
@@ -197,7 +199,7 @@ func (d *Device) find(lba, n uint64) (piece, error) {
 		return p, errAbsent
 	case is == extent.Unmapped || v.IsZero():
 		return p, nil
-	case v.Src == lostSource:
+	case v.Src == manifest.LostSource:
 		p.lost = true
 		return p, nil
 	}

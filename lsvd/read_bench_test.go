@@ -11,21 +11,22 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
 // benchDisk is a disk of size bytes of incompressible or compressible data, all
-// in a directory store; far hides that the store is near.
-func benchDisk(b *testing.B, size int64, compressible, far bool, opts lsvd.Options) *lsvd.Device {
+// in a directory store; remote hides that the store is local.
+func benchDisk(b *testing.B, size int64, compressible, remote bool, opts lsvd.Options) *lsvd.Device {
 	b.Helper()
 	ctx, dir := context.Background(), b.TempDir()
-	near, err := store.OpenDir(filepath.Join(dir, "store"))
+	local, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	var st store.Store = near
-	if far {
-		st = &store.Fault{Store: near}
+	var st store.Store = local
+	if remote {
+		st = &store.Fault{Store: local}
 	}
 	fs, err := vfs.OpenDir(filepath.Join(dir, "log"))
 	if err != nil {
@@ -124,16 +125,16 @@ func BenchmarkRead(b *testing.B) {
 		all(b, false, func(p []byte, off int64) error { _, err := f.ReadAt(p, off); return err })
 	})
 	for _, c := range []struct {
-		name              string
-		compressible, far bool
-		warm, disk        bool
-		cache             int64
+		name                 string
+		compressible, remote bool
+		warm, disk           bool
+		cache                int64
 	}{
 		{"memory", false, false, true, false, 256 << 20},
 		{"directory-plain", false, false, false, false, 16 << 20},
 		{"directory-compressed", true, false, false, false, 16 << 20},
 		{"disk-cache", true, true, false, true, 16 << 20},
-		{"far", true, true, false, false, 16 << 20},
+		{"remote", true, true, false, false, 16 << 20},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			opts := lsvd.Options{CacheBytes: c.cache, Compression: lsvd.CompressAll}
@@ -147,7 +148,7 @@ func BenchmarkRead(b *testing.B) {
 				}
 				defer opts.DiskCache.Close()
 			}
-			d := benchDisk(b, size, c.compressible, c.far, opts)
+			d := benchDisk(b, size, c.compressible, c.remote, opts)
 			all(b, c.warm, func(p []byte, off int64) error { return d.ReadAt(context.Background(), p, off) })
 			d.Close(context.Background())
 		})
@@ -165,7 +166,7 @@ func BenchmarkSnapshot(b *testing.B) {
 		spots = 8
 	)
 	ctx, dir := context.Background(), b.TempDir()
-	st, err := store.OpenDir(filepath.Join(dir, "store"))
+	st, err := dirstore.Open(filepath.Join(dir, "store"))
 	if err != nil {
 		b.Fatal(err)
 	}

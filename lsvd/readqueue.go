@@ -4,25 +4,27 @@ import (
 	"context"
 	"sync"
 
+	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Reads that nobody waits for: of blocks of one frame, in a store that is near.
-// Those that are queued are begun together, and who takes what has completed
-// checks it and tells who asked. What turns out to be more than that, because
-// it is damaged, say, is read again as it is for those who wait.
+// Queued reads have no goroutine that waits: they are of blocks of one frame, in
+// a local store. BeginReads begins them together. The poller that fetches the
+// completions verifies the data and calls the caller's completion. A read that
+// fails, because its blocks are damaged, say, is repeated in a goroutine of its
+// own, like a read by ReadAt.
 
-// Taken is what became of a read that was to be queued.
-type Taken int
+// QueueResult is the outcome of QueueRead.
+type QueueResult = readcache.QueueResult
 
 const (
-	// NotTaken says that ReadAt is to be called.
-	NotTaken Taken = iota
+	// NotQueued says that the caller must call ReadAt.
+	NotQueued = readcache.NotQueued
 	// Filled says that it was read from memory.
-	Filled
-	// Queued says that the waiter will be told.
-	Queued
+	Filled = readcache.Filled
+	// Queued says that the completion will be called.
+	Queued = readcache.Queued
 )
 
 // readQueue is what BeginReads begins.
@@ -38,112 +40,72 @@ type queuedRead struct {
 
 	ctx    context.Context
 	d      *Device
-	w      Waiter
-	g      *gate
+	w      Completion
+	g      *readerEpoch
 	p      []byte
 	off    int64
-	src    *source
-	f, at  int     // frame, and where in it
-	whole  *frame  // all of it is brought in; nil: p alone
-	fl     *flight // of the frame
+	read   readcache.QueuedRead
 	failed bool
 }
 
 var queuedReads = sync.Pool{New: func() any { return new(queuedRead) }}
 
-// QueueRead reads what is in memory at once, and takes reads of single blocks
-// of a store that is near, which the next BeginReads begins; p is the disk's
-// then until w is told. Done may be told before BeginReads returns.
+// QueueRead reads what is in memory at once, and queues reads of single blocks
+// of a local store, which the next BeginReads begins. Then p is the disk's until
+// w.Done is called, maybe before BeginReads returns.
 //
-// Who queues must call BeginReads, and before anything that waits.
-func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Waiter) Taken {
-	c := d.cache
+// The caller must call BeginReads afterwards, before anything that waits.
+func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Completion) QueueResult {
 	if off%BlockSize != 0 || len(p)%BlockSize != 0 || d.check(off, int64(len(p))) != nil {
-		return NotTaken
+		return NotQueued
 	}
 	first, n := uint64(off/BlockSize), uint64(len(p)/BlockSize)
-	if c.near == nil || c.manual || d.streams.has(first, n) {
-		return d.takeCached(p, off)
+	if !d.cache.Local() || d.opts.manual || d.streams.Has(first, n) {
+		return d.queueCached(p, off)
 	}
 	d.mu.RLock()
 	if d.readable() != nil {
 		d.mu.RUnlock()
-		return NotTaken
+		return NotQueued
 	}
 	x, err := d.find(first, n)
 	if err != nil || x.n < n || x.seg == nil || x.lost || x.seg.lost {
 		d.mu.RUnlock()
-		return d.takeCached(p, off)
+		return d.queueCached(p, off)
 	}
-	g := d.gate
+	g := d.readers
 	g.enter()
 	d.mu.RUnlock()
 	taken := d.queueRead(ctx, x, p, off, g, w)
 	if taken != Queued {
-		g.leave()
+		g.exit()
 	}
-	if taken != NotTaken {
+	if taken != NotQueued {
 		if d.boot.on.Load() {
 			d.boot.note(d.opts.Now(), []piece{x})
 		}
-		d.follow(first, n, taken == Queued, g.readers() > 2)
+		d.noteRead(first, n, taken == Queued, g.readers() > 2)
 	}
 	return taken
 }
 
-func (d *Device) takeCached(p []byte, off int64) Taken {
+func (d *Device) queueCached(p []byte, off int64) QueueResult {
 	if d.ReadCached(p, off) {
 		return Filled
 	}
-	return NotTaken
+	return NotQueued
 }
 
-// queueRead queues a read of a piece of a segment, which the gate g protects.
-func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *gate, w Waiter) Taken {
-	c, want := d.cache, part{&x.seg.Segment, x.block, p}
-	f, at, head := want.head()
-	if len(head) < len(p) {
-		if c.has(want) {
-			return Filled
-		}
-		return NotTaken
+// queueRead queues a read of a piece of a segment, which the reader epoch g protects.
+func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *readerEpoch, w Completion) QueueResult {
+	var object store.ObjectRead
+	read, result := d.cache.Queue(readcache.Part{Segment: &x.seg.Segment, Block: x.block, P: p}, &object)
+	if result != Queued {
+		return result
 	}
-	k := frameKey{x.seg.Num, uint32(f)}
-	if c.get(k, at, p, false) == len(p) {
-		return Filled
-	}
-	src := c.sources.get(x.seg.Num)
-	if src == nil || !src.IsPlain(f) || at+len(p) > src.PlainSize(f) {
-		return NotTaken
-	}
-	size := src.PlainSize(f)
-	var whole *frame
-	var fl *flight
-	if bring := c.bring(); bring || !src.knows(f) {
-		var mine bool
-		switch whole, fl, mine = c.claim(k); {
-		case whole != nil:
-			copy(p, whole.data[at:])
-			whole.release()
-			return Filled
-		case !mine:
-			c.leave(fl)
-			return NotTaken
-		}
-		whole = newFrame(size)
-	}
-	c.missed(k)
 	r := queuedReads.Get().(*queuedRead)
-	*r = queuedRead{ctx: ctx, d: d, w: w, g: g, p: p, off: off, src: src, f: f, at: at, whole: whole, fl: fl}
-	start, _ := src.Range(f, f+1)
-	r.Key, r.Waiter = src.key, r
-	if whole != nil {
-		r.P, r.Off = whole.data, start
-	} else {
-		r.P, r.Off = p, start+int64(at)
-	}
-	c.storeReads.Add(1)
-	c.storeBytes.Add(int64(len(r.P)))
+	*r = queuedRead{ObjectRead: object, ctx: ctx, d: d, w: w, g: g, p: p, off: off, read: read}
+	r.Completion = r
 	q := &d.reads
 	q.mu.Lock()
 	q.reads = append(q.reads, &r.ObjectRead)
@@ -162,44 +124,34 @@ func (d *Device) BeginReads() {
 	}
 	q.reads, q.spare = q.spare, nil
 	q.mu.Unlock()
-	d.cache.near.BeginReads(reads)
+	d.cache.BeginReads(reads)
 	clear(reads)
 	q.mu.Lock()
 	q.spare = reads[:0]
 	q.mu.Unlock()
 }
 
-// Done implements [store.Waiter].
+// Done implements [store.Completion].
 func (r *queuedRead) Done(err error, more bool) {
-	if r.whole == nil {
-		r.failed = err != nil || !r.src.intact(r.f, r.at, r.p)
-	} else {
-		c := r.d.cache
-		r.failed = !c.landNear(r.src, r.f, r.fl, r.whole, err == nil, true)
-		if !r.failed {
-			copy(r.p, r.whole.data[r.at:])
-		}
-		c.leave(r.fl)
-		r.whole.release()
-	}
-	r.g.leave()
+	r.failed = !r.read.Finish(err)
+	r.g.exit()
 	if !r.failed {
 		r.w.Done(nil, more)
 	}
 }
 
-// Told implements [store.Waiter].
-func (r *queuedRead) Told() {
+// BatchDone implements [store.Completion].
+func (r *queuedRead) BatchDone() {
 	ctx, d, w, p, off, failed := r.ctx, r.d, r.w, r.p, r.off, r.failed
 	*r = queuedRead{}
 	queuedReads.Put(r)
 	if !failed {
-		w.Told()
+		w.BatchDone()
 		return
 	}
 	go func() {
 		err := d.readBlocks(ctx, p, off)
 		w.Done(errs.Wrap(err, "read disk %s at %d", d.vol, off), false)
-		w.Told()
+		w.BatchDone()
 	}()
 }

@@ -22,14 +22,15 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
 // bigVolume puts a volume of 100 GiB, all of it written, into dir: a manifest,
 // a map whose leaves have so many runs each, and its segments as empty files.
-func bigVolume(b testing.TB, dir string, id ID, runs int) *store.Dir {
+func bigVolume(b testing.TB, dir string, id ID, runs int) *dirstore.Store {
 	const size, segBlocks = 100 << 30, 4096
-	st, err := store.OpenDir(dir)
+	st, err := dirstore.Open(dir)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func BenchmarkIdle(b *testing.B) {
 	const disks = 50
 	dir, id := b.TempDir(), NewID()
 	st := bigVolume(b, dir, id, 64)
-	m, _, err := loadManifest(b.Context(), st, name.Manifest(id))
+	m, _, err := manifest.Load(b.Context(), st, name.Manifest(id))
 	if err != nil {
 		b.Fatal(err)
 	}

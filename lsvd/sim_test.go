@@ -285,8 +285,8 @@ func (s *sim) sendAhead() {
 	if n := len(s.d.frozen); n > 1 {
 		k := 1 + s.rng.IntN(n-1)
 		s.check("sync", s.d.wal.SyncTo(s.d.frozen[k].last))
-		s.d.divide(s.d.frozen[:k+1])
-		s.soft("send", s.d.send(s.ctx(), s.d.frozen[k]))
+		s.d.splitByLifetime(s.d.frozen[:k+1])
+		s.soft("send", s.d.uploadCut(s.ctx(), s.d.frozen[k]))
 	}
 }
 
@@ -327,7 +327,7 @@ func (s *sim) step() {
 		s.d.wal.Trim(s.trims.IntN(3))
 	}
 	if s.clock.IntN(4) == 0 {
-		s.d.FlushAhead() // as a frontend does that thinks a flush is due
+		s.d.FlushEarly() // as a frontend does that thinks a flush is due
 	}
 	s.now = s.now.Add(time.Duration(s.clock.IntN(4000)) * time.Millisecond)
 	if s.d.sinceConfirmed() >= s.opts.OwnerCheck && s.soft("ask for the owner", s.d.askOwner(ctx)) {
@@ -354,7 +354,7 @@ func (s *sim) step() {
 		_, err := s.d.publish(ctx)
 		s.soft("publish", err)
 	case r < 84:
-		s.soft("tend", s.d.tend(ctx))
+		s.soft("tend", s.d.runMaintenance(ctx))
 	case r < 86:
 		s.soft("checkpoint", s.d.checkpoint(ctx, false))
 	case r < 88:

@@ -111,14 +111,7 @@ func (d *Device) Resize(ctx context.Context, size int64) error {
 
 // Snapshots lists the snapshots of a volume.
 func Snapshots(ctx context.Context, st store.Store, id ID) ([]string, error) {
-	var names []string
-	for i, err := range st.List(ctx, name.Snapshots(id)) {
-		if err != nil {
-			return nil, err
-		}
-		names = append(names, strings.TrimPrefix(i.Key, name.Snapshots(id)))
-	}
-	return names, nil
+	return manifest.Snapshots(ctx, st, id)
 }
 
 // Clone makes the volume id with the content of a snapshot, without copying:
@@ -128,7 +121,7 @@ func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID)
 	if err != nil {
 		return err
 	}
-	m, _, err := loadManifest(ctx, st, key)
+	m, _, err := manifest.Load(ctx, st, key)
 	if err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
@@ -137,7 +130,7 @@ func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID)
 	if err := createManifest(ctx, st, name.Manifest(id), c.Encode()); err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
-	// If the snapshot is still there, whoever deletes its objects later sees
+	// If the snapshot is still there, a later deletion of its objects sees
 	// the clone. If not, they may be gone already.
 	if _, _, err := st.Get(ctx, key); err != nil {
 		if errs.Is(err, errs.NotFound) {

@@ -38,7 +38,7 @@ type volume struct {
 	model []byte
 }
 
-func (r *rig) volume(id lsvd.ID, model []byte) *volume {
+func (r *fixture) volume(id lsvd.ID, model []byte) *volume {
 	r.t.Helper()
 	logs, err := vfs.OpenDir(filepath.Join(r.t.TempDir(), "log"))
 	if err != nil {
@@ -106,17 +106,17 @@ func distinct(vs []*volume) int64 {
 func TestSnapshots(t *testing.T) {
 	t.Run("directory", func(t *testing.T) {
 		t.Parallel()
-		snapshots(t, newRig(t, lsvd.BlockSize), lsvd.Setting(t, "LSVD_CLONES", 20))
+		snapshots(t, newFixture(t, lsvd.BlockSize), lsvd.Setting(t, "LSVD_CLONES", 20))
 	})
 	t.Run("minio", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, lsvd.BlockSize)
+		r := newFixture(t, lsvd.BlockSize)
 		r.st = s3test.Start(t, "minio").Open(t, "")
 		snapshots(t, r, lsvd.Setting(t, "LSVD_CLONES", 12)/3)
 	})
 }
 
-func snapshots(t *testing.T, r *rig, clones int) {
+func snapshots(t *testing.T, r *fixture, clones int) {
 	const blocks = 4096 // 16 MiB
 	ctx := t.Context()
 	rng := rand.New(rand.NewPCG(9, uint64(clones)))
@@ -265,7 +265,7 @@ func compact(t *testing.T, st store.Store, vs []*volume) {
 			}
 			disks = append(disks, v.d)
 		}
-		work, err := lsvd.CompactTogether(t.Context(), 1.01, disks...)
+		work, err := lsvd.CompactShared(t.Context(), 1.01, disks...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +328,7 @@ func TestTrimFreesStore(t *testing.T) {
 	for _, kind := range []string{"trim", "zero"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, 2*size)
+			r := newFixture(t, 2*size)
 			r.opts = lsvd.Options{CutAge: 100 * time.Millisecond}
 			d := r.open()
 			ctx := t.Context()
@@ -368,7 +368,7 @@ func TestTrimFreesStore(t *testing.T) {
 // it, and zero pieces everywhere, in at most a second, the best of three.
 func TestClearHugeDisk(t *testing.T) {
 	const size = 1 << 40
-	d := newRig(t, size).open()
+	d := newFixture(t, size).open()
 	ctx := t.Context()
 	best := time.Hour
 	for range 3 {

@@ -107,7 +107,7 @@ func (s *soak) check(t *testing.T, d *lsvd.Device) {
 }
 
 // wireRig is a rig whose store is behind a proxy.
-func wireRig(t *testing.T, server *s3test.Server, size int64) (*rig, *s3test.Proxy) {
+func wireRig(t *testing.T, server *s3test.Server, size int64) (*fixture, *s3test.Proxy) {
 	t.Helper()
 	proxy := s3test.NewProxy(t, server.URL)
 	c := server.Config(s3test.Prefix(t), proxy.URL)
@@ -116,7 +116,7 @@ func wireRig(t *testing.T, server *s3test.Server, size int64) (*rig, *s3test.Pro
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, lsvd.BlockSize)
+	r := newFixture(t, lsvd.BlockSize)
 	r.st, r.id = st, lsvd.NewID()
 	r.opts.CutBytes, r.opts.MaxUnsent = 512<<10, 4<<20
 	if err := lsvd.Create(t.Context(), st, r.id, size, nil); err != nil {
@@ -136,7 +136,7 @@ func within(t *testing.T, limit time.Duration, what string, f func(context.Conte
 
 // finish drains, closes and opens again, without the log: what the store has
 // must be all there is.
-func finish(t *testing.T, r *rig, s *soak) {
+func finish(t *testing.T, r *fixture, s *soak) {
 	t.Helper()
 	within(t, time.Minute, "drain", s.d.Drain)
 	s.check(t, s.d)

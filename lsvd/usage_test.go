@@ -49,7 +49,7 @@ func (l *listing) List(ctx context.Context, prefix string) iter.Seq2[store.Info,
 func TestGCKeepsWhatACloneNeeds(t *testing.T) {
 	const size = 4 << 20
 	st := &listing{Store: &store.Mem{}}
-	r := newRig(t, size)
+	r := newFixture(t, size)
 	r.st, r.opts.CutAge, r.opts.GCRatio = st, time.Hour, 100
 	if err := lsvd.Create(t.Context(), st, r.id, size, nil); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestGCKeepsWhatACloneNeeds(t *testing.T) {
 		t.Fatal("GC listed no manifests")
 	}
 	r.id = clone
-	r.fs = newRig(t, size).fs
+	r.fs = newFixture(t, size).fs
 	c := r.open()
 	got := make([]byte, size)
 	if err := c.ReadAt(t.Context(), got, 0); err != nil || !bytes.Equal(got, old) {

@@ -17,11 +17,11 @@ const maxExtent = 1 << 20
 
 // op is an operation that waits for the committer.
 type op struct {
-	extents []wal.Extent
-	size    int64
-	done    chan bool // true: you are the committer now; false: err is set
-	err     error
-	waiter  Waiter // of one that was queued: is told instead of done
+	extents    []wal.Extent
+	size       int64
+	done       chan bool // true: you are the committer now; false: err is set
+	err        error
+	completion Completion // of a queued write: it is called instead of done
 }
 
 var ops = sync.Pool{New: func() any { return &op{done: make(chan bool, 1)} }}
@@ -177,7 +177,7 @@ func (d *Device) enqueue(o *op) {
 	d.commit(o)
 }
 
-// commit logs the operations of the queue, and hands over to one who waits if
+// commit logs the operations of the queue, and hands over to a waiting writer if
 // more come all the time. The caller is the committer; own, which is not nil
 // unless it only commits what others queued, is its own operation. What
 // committers use in turn is in the fields of Device.
@@ -193,7 +193,7 @@ func (d *Device) commit(own *op) {
 			return
 		}
 		if own == nil && (round >= rounds || d.opts.manual) {
-			if i := slices.IndexFunc(d.queue, func(o *op) bool { return o.waiter == nil }); i >= 0 {
+			if i := slices.IndexFunc(d.queue, func(o *op) bool { return o.completion == nil }); i >= 0 {
 				d.queue[i].done <- true
 				d.qmu.Unlock()
 				return
@@ -232,29 +232,29 @@ func (d *Device) commitRecord(own *op) (mine bool) {
 		if uerr := d.usableNow(); uerr != nil {
 			err = uerr
 		}
-		d.ended(batch, own, err)
+		d.completeBatch(batch, own, err)
 	} else if err != nil {
 		err = d.fail(err)
-		d.ended(batch, own, err)
+		d.completeBatch(batch, own, err)
 	} else {
 		now := d.opts.Now()
 		d.mu.Lock()
 		d.logFull = false
-		// A write alone is answered first: who reads waits for mu, so it has
+		// A write alone is answered first: a reader waits for mu, so it has
 		// what is written, and the answer takes as long as this does.
-		alone := len(batch) == 1 && batch[0].waiter != nil
+		alone := len(batch) == 1 && batch[0].completion != nil
 		if alone {
-			d.ended(batch, own, nil)
+			d.completeBatch(batch, own, nil)
 		}
 		for i := range chunks {
 			d.apply(&chunks[i], now)
 		}
 		d.mu.Unlock()
 		if !alone {
-			d.ended(batch, own, nil)
+			d.completeBatch(batch, own, nil)
 		}
 	}
-	d.told(batch)
+	d.finishBatch(batch)
 	clear(extents)
 	clear(chunks)
 	d.extents, d.chunks = extents[:0], chunks[:0]
@@ -326,7 +326,7 @@ func (d *Device) apply(c *wal.Chunk, now time.Time) {
 	a.bytes += bytes
 	d.unsent += bytes
 	if d.unsent >= d.opts.MaxUnsent {
-		d.opened()
+		d.updateWritable()
 	}
 	if a.bytes >= d.opts.CutBytes {
 		d.freeze()

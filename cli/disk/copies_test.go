@@ -8,7 +8,7 @@ import (
 	api_disk "miren.dev/runtime/api/disk"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -89,7 +89,7 @@ func TestCopiesOutliveTheirDisk(t *testing.T) {
 	for _, name := range []string{"newest", "before", "byid"} {
 		n.delete(name)
 	}
-	st, err := store.OpenDir(dir)
+	st, err := dirstore.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
-	"miren.dev/runtime/lsvd/daemon"
+	"miren.dev/runtime/lsvd/node/daemon"
 )
 
 type attachOptions struct {

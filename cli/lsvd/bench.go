@@ -17,8 +17,8 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/cli/exit"
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
@@ -34,7 +34,7 @@ func blockMachine(t *testing.T) string {
 		if r := run(t, "daemon", "--stop"); r.code != 0 {
 			t.Errorf("stop the daemon: %+v", r)
 		}
-		if left, err := attach.List(owner); err != nil || len(left) > 0 {
+		if left, err := loop.List(owner); err != nil || len(left) > 0 {
 			t.Errorf("left on the host: %+v %v", left, err)
 		}
 	})
@@ -162,7 +162,7 @@ func TestJourney(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, err := attach.List(strings.TrimSpace(string(id))); err != nil || len(left) > 0 {
+	if left, err := loop.List(strings.TrimSpace(string(id))); err != nil || len(left) > 0 {
 		t.Errorf("after detach: %+v %v", left, err)
 	}
 

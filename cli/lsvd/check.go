@@ -10,9 +10,9 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
-	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/inspect"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -43,12 +43,12 @@ the log of the volume, and the volume is not open, it verifies the log too.`,
 
 // damage is a damaged object as JSON.
 type damage struct {
-	Key       string       `json:"key"`
-	Missing   bool         `json:"missing"`
-	Error     string       `json:"error"`
-	Volume    bool         `json:"volume"`
-	Snapshots []string     `json:"snapshots,omitempty"`
-	Ranges    []lsvd.Range `json:"ranges,omitempty"`
+	Key       string          `json:"key"`
+	Missing   bool            `json:"missing"`
+	Error     string          `json:"error"`
+	Volume    bool            `json:"volume"`
+	Snapshots []string        `json:"snapshots,omitempty"`
+	Ranges    []inspect.Range `json:"ranges,omitempty"`
 }
 
 // maxRanges bounds the printed ranges of one object.
@@ -68,7 +68,7 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 		return err
 	}
 	p := o.Progress("check "+v.Label(), false)
-	r, err := lsvd.Check(ctx, st, v.ID, key, !o.shallow, p.Set)
+	r, err := inspect.Check(ctx, st, v.ID, key, !o.shallow, p.Set)
 	p.End()
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 		return err
 	}
 	if log.Damage != nil {
-		r.Damage = append(r.Damage, lsvd.Damage{Key: "local log", Err: log.Damage, Volume: true})
+		r.Damage = append(r.Damage, inspect.Damage{Key: "local log", Err: log.Damage, Volume: true})
 	}
 	if o.JSON {
 		list := []damage{}
@@ -149,7 +149,7 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 // checkLog checks the log of the volume, if it is on this machine. unseen is
 // the reason why the log was not checked: it is in use (Conflict), or
 // PermissionDenied.
-func (o *checkOptions) checkLog(ctx context.Context, st store.Store, url string, v *catalog.Volume, key []byte) (r lsvd.LogReport, unseen, err error) {
+func (o *checkOptions) checkLog(ctx context.Context, st store.Store, url string, v *catalog.Volume, key []byte) (r inspect.LogReport, unseen, err error) {
 	dir, err := o.disksDir()
 	if err != nil {
 		return r, nil, err

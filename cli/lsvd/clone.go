@@ -13,7 +13,8 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/inspect"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -62,7 +63,7 @@ func (o *cloneOptions) run(ctx context.Context, arg, name string) error {
 	if err != nil {
 		return err
 	}
-	c, err := lsvd.Info(ctx, st, id)
+	c, err := inspect.Info(ctx, st, id)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/inspect"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -114,10 +115,10 @@ func writeData(ctx context.Context, d *host.Disk, b []byte, off int64) error {
 }
 
 // extents returns the parts of the disk that have data, and how many bytes.
-func extents(d *host.Disk) (parts []lsvd.Range, total int64, err error) {
+func extents(d *host.Disk) (parts []inspect.Range, total int64, err error) {
 	err = d.Status(0, d.Size(), func(off, n int64, hole bool) bool {
 		if !hole {
-			parts = append(parts, lsvd.Range{Off: off, Len: n})
+			parts = append(parts, inspect.Range{Off: off, Len: n})
 			total += n
 		}
 		return true
@@ -126,7 +127,7 @@ func extents(d *host.Disk) (parts []lsvd.Range, total int64, err error) {
 }
 
 // copyOut writes the disk's data to f, which reads as zeros elsewhere.
-func copyOut(ctx context.Context, d *host.Disk, f *os.File, parts []lsvd.Range, told func(done int64)) error {
+func copyOut(ctx context.Context, d *host.Disk, f *os.File, parts []inspect.Range, told func(done int64)) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(pieces)
 	var done atomic.Int64

@@ -13,8 +13,8 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/process"
-	"miren.dev/runtime/lsvd/attach"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/servers/disks"
@@ -90,7 +90,7 @@ func (o *daemonOptions) run(ctx context.Context) error {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(process.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
-	if err := attach.Prepare(logger); err != nil {
+	if err := loop.Prepare(logger); err != nil {
 		return err
 	}
 	exe, err := daemonPath()

@@ -238,12 +238,12 @@ func TestTwoDaemons(t *testing.T) {
 	ok(t, "serve", "data", "--take-over")
 	t.Setenv("RUNTIME_STATE_DIR", first)
 	// The loser notices with its next write to the store, and stays the loser.
-	fails(t, exit.Failed, []string{"snapshot", "create", "data@x"}, "opened by somebody else")
+	fails(t, exit.Failed, []string{"snapshot", "create", "data@x"}, "opened by another process")
 	a := decode[attached](t, ok(t, "info", "data", "--json"))
-	if a.State != "failed" || !strings.Contains(a.Attached.Message, "opened by somebody else") {
+	if a.State != "failed" || !strings.Contains(a.Attached.Message, "opened by another process") {
 		t.Errorf("the loser: %+v %+v", a, a.Attached)
 	}
-	fails(t, exit.Failed, []string{"detach", "data"}, "opened by somebody else")
+	fails(t, exit.Failed, []string{"detach", "data"}, "opened by another process")
 	fails(t, exit.Failed, []string{"serve", "data"}, "open elsewhere")
 	t.Setenv("RUNTIME_STATE_DIR", filepath.Join(dir, "state2"))
 	if a := decode[attached](t, ok(t, "info", "data", "--json")); a.State != "attached" || a.Attached.State != "open" {

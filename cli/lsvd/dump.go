@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/command"
-	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/inspect"
+	"miren.dev/runtime/lsvd/node/host"
 )
 
 type dumpOptions struct {
@@ -70,7 +70,7 @@ type dumpSegment struct {
 	Live   int64  `json:"live_blocks"`
 }
 
-func segments(in []lsvd.SegmentInfo) []dumpSegment {
+func segments(in []inspect.SegmentInfo) []dumpSegment {
 	out := []dumpSegment{}
 	for _, s := range in {
 		out = append(out, dumpSegment{Num: s.Num, Key: s.Key, Kind: s.Kind, First: s.First, Last: s.Last, Size: s.Size, Blocks: s.Blocks, Live: s.Live})
@@ -94,7 +94,7 @@ func (o *dumpOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	d, err := lsvd.Dump(ctx, st, v.ID, snap, key)
+	d, err := inspect.Dump(ctx, st, v.ID, snap, key)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (o *dumpOptions) run(ctx context.Context, arg string) error {
 	o.pairs(rows)
 	for _, t := range []struct {
 		title string
-		list  []lsvd.SegmentInfo
+		list  []inspect.SegmentInfo
 	}{{"segments", d.Table}, {"chain", d.Chain}} {
 		if len(t.list) == 0 {
 			continue

@@ -16,8 +16,9 @@ import (
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
@@ -144,7 +145,7 @@ func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, 
 
 // write writes the image to a temporary file in path's directory, and renames
 // it to path when it is complete.
-func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format string, parts []lsvd.Range, total int64, p *console.Progress) (err error) {
+func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format string, parts []inspect.Range, total int64, p *console.Progress) (err error) {
 	f, err := atomicfile.Create(path, 0o600)
 	if err != nil {
 		return errs.Wrap(err, "export")

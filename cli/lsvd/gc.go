@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 )
 
@@ -116,7 +116,7 @@ func (o *gcOptions) collectOpen(ctx context.Context, open []*host.Disk) (segment
 		disks = append(disks, d.Device)
 	}
 	for n := 1; n > 0; segments += n {
-		if n, err = lsvd.CompactTogether(ctx, o.ratio, disks...); err != nil {
+		if n, err = lsvd.CompactShared(ctx, o.ratio, disks...); err != nil {
 			return segments, err
 		}
 	}

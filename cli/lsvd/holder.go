@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/cli/process"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/servers/disks"

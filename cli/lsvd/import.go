@@ -16,8 +16,9 @@ import (
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -106,7 +107,7 @@ func (o *importOptions) run(ctx context.Context, path, name string) error {
 	if made {
 		o.Notef("wrote a new key to %s: keep a copy, without it the volume cannot be read\n", o.keyFile)
 	}
-	i, err := lsvd.Info(ctx, st, id)
+	i, err := inspect.Info(ctx, st, id)
 	if err != nil {
 		return err
 	}

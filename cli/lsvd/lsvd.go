@@ -23,7 +23,7 @@ import (
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/need"
@@ -51,8 +51,8 @@ func newHost(t *testing.T, name, store string) *host {
 		os.RemoveAll(dir)
 	})
 	h.block = os.Geteuid() == 0
-	for _, s := range attach.Detect() {
-		h.block = h.block && (s.Kind != attach.FUSE || s.Err == nil)
+	for _, s := range loop.Detect() {
+		h.block = h.block && (s.Kind != loop.FUSE || s.Err == nil)
 	}
 	if !h.block {
 		return h
@@ -188,7 +188,7 @@ func (r *ring) open() error {
 		args[0] = "attach"
 	}
 	res := r.run(args...)
-	if r.early = strings.Contains(res.err, "opened by somebody else"); r.early {
+	if r.early = strings.Contains(res.err, "opened by another process"); r.early {
 		return nil
 	}
 	if res.code != 0 {
@@ -368,7 +368,7 @@ func twoHosts(t *testing.T, store string, together bool) {
 func (r *ring) refused(t *testing.T) {
 	t.Helper()
 	a := decode[attached](t, r.ok(t, "info", "data", "--json"))
-	if a.State != "failed" || !strings.Contains(a.Attached.Message, "opened by somebody else") {
+	if a.State != "failed" || !strings.Contains(a.Attached.Message, "opened by another process") {
 		t.Errorf("the loser says %+v %+v", a, a.Attached)
 	}
 	out, err := nbdsh(r.uri, `

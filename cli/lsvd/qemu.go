@@ -12,9 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/metrics"
-	"miren.dev/runtime/lsvd/nbd"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 )
 

@@ -8,7 +8,7 @@ import (
 	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 )
 

@@ -17,8 +17,8 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/host"
-	"miren.dev/runtime/lsvd/nbd"
+	"miren.dev/runtime/lsvd/frontend/nbd"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )

@@ -12,7 +12,8 @@ import (
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/inspect"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -135,7 +136,7 @@ func (o *snapshotOptions) list(ctx context.Context, arg string) error {
 	out := []snapshot{}
 	var rows [][]string
 	for _, s := range v.Snapshots {
-		i, err := lsvd.InfoSnapshot(ctx, st, v.ID, s)
+		i, err := inspect.InfoSnapshot(ctx, st, v.ID, s)
 		if errs.Is(err, errs.NotFound) {
 			continue // deleted meanwhile
 		}
@@ -172,7 +173,7 @@ func (o *snapshotOptions) remove(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := lsvd.InfoSnapshot(ctx, st, v.ID, snap); errs.Is(err, errs.NotFound) {
+	if _, err := inspect.InfoSnapshot(ctx, st, v.ID, snap); errs.Is(err, errs.NotFound) {
 		return noSnapshot(v, snap)
 	}
 	if !o.yes {

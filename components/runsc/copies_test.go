@@ -12,6 +12,7 @@ import (
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/executiontest"
 	"miren.dev/runtime/testsupport/runsctest"
@@ -202,7 +203,7 @@ func TestServerKilledInCopies(t *testing.T) {
 	m.snapshot(t, s.ID, "image", true)
 	m.delete(t, s.ID)
 	dir := t.TempDir()
-	dirStore, err := store.OpenDir(dir)
+	dirStore, err := dirstore.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

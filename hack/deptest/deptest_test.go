@@ -160,7 +160,7 @@ func TestPlantedImportsAreFound(t *testing.T) {
 	for from, imports := range map[string]map[string]bool{ // import path: whether it is wrong
 		"pkg/rpc":                 {"pkg/schema": false, "entity": true, "testsupport/wait": true},
 		"domain/apps":             {"entity/informer": false, "controllers/kit": true, "servers/rpc": true},
-		"components/runsc":        {"lsvd/attach": true, "api/sandbox": true, "pkg/errs": false, "entity/storetest": true},
+		"components/runsc":        {"lsvd/frontend/loop": true, "api/sandbox": true, "pkg/errs": false, "entity/storetest": true},
 		"entity/storetest":        {"testsupport/wait": false, "entity": false, "servers/rpc": true},
 		"controllers/kit/kittest": {"controllers/kit": false, "entity/informer": false, "servers/rpc": true},
 		"testsupport/pgtest":      {"entity/pgstore": false, "cli/app": true},

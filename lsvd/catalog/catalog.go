@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -42,7 +43,7 @@ var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // Volume is what the store says of a volume.
 type Volume struct {
-	lsvd.VolumeInfo
+	inspect.VolumeInfo
 	Name string // empty: it has none
 }
 
@@ -71,7 +72,7 @@ func Clone(ctx context.Context, st store.Store, from lsvd.ID, snapshot, volume s
 }
 
 // Make makes a volume by f, which leaves nothing if it fails, and names it
-// when it is complete: until then nobody finds it under the name.
+// when it is complete: until then no lookup of the name finds it.
 func Make(ctx context.Context, st store.Store, volume string, f func(lsvd.ID) error) (lsvd.ID, error) {
 	return create(ctx, st, volume, f)
 }
@@ -173,7 +174,7 @@ func List(ctx context.Context, st store.Store) ([]*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := lsvd.List(ctx, st)
+	all, err := inspect.List(ctx, st)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +214,7 @@ func Delete(ctx context.Context, st store.Store, v *Volume, force bool) error {
 		return nil
 	}
 	if id, _, err := resolve(ctx, st, v.Name); errs.Is(err, errs.NotFound) || err == nil && id != v.ID {
-		return nil // somebody has made it anew
+		return nil // another process has made it anew
 	} else if err != nil {
 		return err
 	}
@@ -221,7 +222,7 @@ func Delete(ctx context.Context, st store.Store, v *Volume, force bool) error {
 }
 
 func load(ctx context.Context, st store.Store, id lsvd.ID) (*Volume, error) {
-	i, err := lsvd.Info(ctx, st, id)
+	i, err := inspect.Info(ctx, st, id)
 	if err != nil {
 		return nil, err
 	}

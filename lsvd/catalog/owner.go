@@ -44,7 +44,7 @@ func SetOwner(ctx context.Context, st store.Store, id lsvd.ID, o Owner) error {
 }
 
 // OwnerOf returns who has the volume open, or had when its machine died. It
-// returns nil if it is closed, or nobody has said so: it is only advice.
+// returns nil if it is closed, or no owner was recorded: it is only advice.
 func OwnerOf(ctx context.Context, st store.Store, v *Volume) *Owner {
 	if v.Clean {
 		return nil

@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 )
 
 func TestHistogramQuantiles(t *testing.T) {
@@ -149,18 +150,18 @@ lsvd_write_amplification{volume="w"} 0
 	}
 }
 
-// TestWrappedStoreStaysNear keeps what a store can do besides.
-func TestWrappedStoreStaysNear(t *testing.T) {
-	dir, err := store.OpenDir(t.TempDir())
+// TestWrappedStoreStaysLocal keeps what a store can do besides.
+func TestWrappedStoreStaysLocal(t *testing.T) {
+	dir, err := dirstore.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	st, _ := WrapStore(dir)
-	if _, ok := st.(store.Near); !ok {
-		t.Error("a directory is no longer near")
+	if _, ok := st.(store.Local); !ok {
+		t.Error("a directory is no longer local")
 	}
 	st, _ = WrapStore(&store.Mem{})
-	if _, ok := st.(store.Near); ok {
-		t.Error("memory is near")
+	if _, ok := st.(store.Local); ok {
+		t.Error("memory is local")
 	}
 }

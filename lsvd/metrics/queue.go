@@ -12,7 +12,7 @@ import (
 type queued struct {
 	d     *Disk
 	op    Op
-	w     lsvd.Waiter
+	w     lsvd.Completion
 	n     int64
 	began time.Time
 }
@@ -20,7 +20,7 @@ type queued struct {
 var queuedPool = sync.Pool{New: func() any { return new(queued) }}
 
 // Queue is that of [lsvd.Device], if the disk is one.
-func (d *Disk) Queue(p []byte, off int64, w lsvd.Waiter) bool {
+func (d *Disk) Queue(p []byte, off int64, w lsvd.Completion) bool {
 	b, ok := d.Disk.(lsvd.Queuer)
 	if !ok {
 		return false
@@ -29,7 +29,7 @@ func (d *Disk) Queue(p []byte, off int64, w lsvd.Waiter) bool {
 }
 
 // begin counts an operation that ends by its Waiter, if f takes it.
-func (d *Disk) begin(op Op, n int64, w lsvd.Waiter, f func(*queued) bool) bool {
+func (d *Disk) begin(op Op, n int64, w lsvd.Completion, f func(*queued) bool) bool {
 	q := queuedPool.Get().(*queued)
 	*q = queued{d: d, op: op, w: w, n: n, began: time.Now()}
 	d.busy.Add(1)
@@ -48,37 +48,37 @@ func (d *Disk) Commit() {
 	}
 }
 
-// Due is that of [lsvd.Device].
-func (d *Disk) Due() bool {
+// FlushLikely is that of [lsvd.Device].
+func (d *Disk) FlushLikely() bool {
 	b, ok := d.Disk.(lsvd.Flusher)
-	return ok && b.Due()
+	return ok && b.FlushLikely()
 }
 
-// FlushAhead is that of [lsvd.Device]. It is not counted: nobody asked.
-func (d *Disk) FlushAhead() {
+// FlushEarly is that of [lsvd.Device]. It is not counted: no caller asked for it.
+func (d *Disk) FlushEarly() {
 	if b, ok := d.Disk.(lsvd.Flusher); ok {
-		b.FlushAhead()
+		b.FlushEarly()
 	}
 }
 
 // Join is that of [lsvd.Device], if the disk is one.
-func (d *Disk) Join(w lsvd.Waiter) bool {
+func (d *Disk) Join(w lsvd.Completion) bool {
 	b, ok := d.Disk.(lsvd.Flusher)
 	return ok && d.begin(Flush, 0, w, func(q *queued) bool { return b.Join(q) })
 }
 
-// Done implements [lsvd.Waiter].
+// Done implements [lsvd.Completion].
 func (q *queued) Done(err error, more bool) {
 	q.d.count(q.op, q.n, time.Since(q.began), err)
 	q.w.Done(err, more)
 }
 
-// Told implements [lsvd.Waiter].
-func (q *queued) Told() {
+// BatchDone implements [lsvd.Completion].
+func (q *queued) BatchDone() {
 	w := q.w
 	*q = queued{}
 	queuedPool.Put(q)
-	w.Told()
+	w.BatchDone()
 }
 
 // ReadCached implements [lsvd.Reader].
@@ -97,10 +97,10 @@ func (d *Disk) ReadCached(p []byte, off int64) bool {
 }
 
 // QueueRead is that of [lsvd.Device], if the disk is one.
-func (d *Disk) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Waiter) (t lsvd.Taken) {
+func (d *Disk) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Completion) (t lsvd.QueueResult) {
 	b, ok := d.Disk.(lsvd.Reader)
 	if !ok {
-		return lsvd.NotTaken
+		return lsvd.NotQueued
 	}
 	began := time.Now()
 	queued := d.begin(Read, int64(len(p)), w, func(q *queued) bool {

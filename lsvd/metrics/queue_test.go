@@ -11,14 +11,14 @@ import (
 // readers takes reads as it is told to.
 type readers struct {
 	backend
-	taken lsvd.Taken
-	w     lsvd.Waiter
+	taken lsvd.QueueResult
+	w     lsvd.Completion
 	begun int
 }
 
 func (r *readers) ReadCached([]byte, int64) bool { return r.taken == lsvd.Filled }
 
-func (r *readers) QueueRead(_ context.Context, _ []byte, _ int64, w lsvd.Waiter) lsvd.Taken {
+func (r *readers) QueueRead(_ context.Context, _ []byte, _ int64, w lsvd.Completion) lsvd.QueueResult {
 	r.w = w
 	return r.taken
 }
@@ -32,7 +32,7 @@ type told struct {
 }
 
 func (t *told) Done(err error, _ bool) { t.err = err; t.done++ }
-func (t *told) Told()                  { t.told++ }
+func (t *told) BatchDone()             { t.told++ }
 
 // TestQueueRead counts reads that nobody waits for, once each, when they end.
 func TestQueueRead(t *testing.T) {
@@ -47,7 +47,7 @@ func TestQueueRead(t *testing.T) {
 		}
 	}
 	var w told
-	for i, taken := range []lsvd.Taken{lsvd.NotTaken, lsvd.Filled} {
+	for i, taken := range []lsvd.QueueResult{lsvd.NotQueued, lsvd.Filled} {
 		b.taken = taken
 		if got := d.QueueRead(t.Context(), p, 0, &w); got != taken {
 			t.Errorf("taken %d instead of %d", got, taken)
@@ -62,13 +62,13 @@ func TestQueueRead(t *testing.T) {
 		d.BeginReads()
 		expect("queued", 1+i, 0, 1)
 		b.w.Done(err, false)
-		b.w.Told()
+		b.w.BatchDone()
 		expect("ended", 2+i, i, 0)
 		if w.done != 1+i || w.told != 1+i || w.err != err || b.begun != 1+i {
 			t.Errorf("%+v, begun %d times", w, b.begun)
 		}
 	}
-	if got := NewDisk(backend{}).QueueRead(t.Context(), p, 0, &w); got != lsvd.NotTaken {
+	if got := NewDisk(backend{}).QueueRead(t.Context(), p, 0, &w); got != lsvd.NotQueued {
 		t.Errorf("a disk that cannot: taken %d", got)
 	}
 }

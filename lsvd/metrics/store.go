@@ -11,7 +11,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Store counts the operations of a store. A store that is near stays it.
+// Store counts the operations of a store. A local store stays it.
 type Store struct {
 	store.Store
 	mu   sync.Mutex
@@ -40,13 +40,13 @@ type request struct {
 
 type nearStore struct {
 	*Store
-	store.Near
+	store.Local
 }
 
 // WrapStore counts what is asked of st: use the first result, read the second.
 func WrapStore(st store.Store) (store.Store, *Store) {
 	s := &Store{Store: st, reqs: map[request]uint64{}}
-	if n, ok := st.(store.Near); ok {
+	if n, ok := st.(store.Local); ok {
 		return nearStore{s, n}, s // reads of single blocks are not counted: they are too many and too fast
 	}
 	return s, s

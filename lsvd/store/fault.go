@@ -23,7 +23,7 @@ const (
 
 // Action is what goes wrong with one operation; the zero value is nothing.
 type Action struct {
-	Race     func() // somebody else's work, before anything is done: a lost compare-and-swap
+	Race     func() // work of another client, before anything is done: a lost compare-and-swap
 	Slow     func() // runs once it is done, before the answer; for a list between its entries
 	Before   error  // fail without doing anything
 	After    error  // do it, then report this: a time-out after success
@@ -89,7 +89,7 @@ func (f *Fault) Get(ctx context.Context, key string) ([]byte, Version, error) {
 		old, ok := f.replaced[key]
 		f.mu.Unlock()
 		if ok {
-			return old, contentVersion(old), nil
+			return old, ContentVersion(old), nil
 		}
 	}
 	data, v, err := f.Store.Get(ctx, key)

@@ -23,7 +23,7 @@ func (m *Mem) Get(ctx context.Context, key string) ([]byte, Version, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return bytes.Clone(data), contentVersion(data), nil
+	return bytes.Clone(data), ContentVersion(data), nil
 }
 
 // GetRange implements [Store].
@@ -37,7 +37,7 @@ func (m *Mem) GetRange(ctx context.Context, key string, off, n int64) ([]byte, e
 }
 
 func (m *Mem) read(ctx context.Context, key string) ([]byte, error) {
-	if err := ready(ctx, key); err != nil {
+	if err := CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -51,7 +51,7 @@ func (m *Mem) read(ctx context.Context, key string) ([]byte, error) {
 
 // Create implements [Store].
 func (m *Mem) Create(ctx context.Context, key string, data []byte) (Version, error) {
-	if err := ready(ctx, key); err != nil {
+	if err := CheckCall(ctx, key); err != nil {
 		return "", err
 	}
 	m.mu.Lock()
@@ -63,12 +63,12 @@ func (m *Mem) Create(ctx context.Context, key string, data []byte) (Version, err
 		m.objects = map[string][]byte{}
 	}
 	m.objects[key] = bytes.Clone(data)
-	return contentVersion(data), nil
+	return ContentVersion(data), nil
 }
 
 // Replace implements [Store].
 func (m *Mem) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
-	if err := ready(ctx, key); err != nil {
+	if err := CheckCall(ctx, key); err != nil {
 		return "", err
 	}
 	m.mu.Lock()
@@ -77,11 +77,11 @@ func (m *Mem) Replace(ctx context.Context, key string, data []byte, old Version)
 	if !ok {
 		return "", errs.New(errs.NotFound, "object %s does not exist", key)
 	}
-	if contentVersion(have) != old {
+	if ContentVersion(have) != old {
 		return "", errs.New(errs.Conflict, "object %s has changed", key)
 	}
 	m.objects[key] = bytes.Clone(data)
-	return contentVersion(data), nil
+	return ContentVersion(data), nil
 }
 
 // List implements [Store].
@@ -110,18 +110,11 @@ func (m *Mem) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 
 // Delete implements [Store].
 func (m *Mem) Delete(ctx context.Context, key string) error {
-	if err := ready(ctx, key); err != nil {
+	if err := CheckCall(ctx, key); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.objects, key)
 	return nil
-}
-
-func ready(ctx context.Context, key string) error {
-	if err := CheckKey(key); err != nil {
-		return err
-	}
-	return ctx.Err()
 }

@@ -2,8 +2,9 @@
 // objects, created conditionally, and a few small ones that are replaced by
 // compare-and-swap.
 //
-// Implementations: [Dir] (a directory), [Mem] (memory, for tests and
-// simulation) and [Fault] (a wrapper that injects what real stores do wrong).
+// Implementations: package dir (a directory), package s3 (a bucket), [Mem]
+// (memory, for tests and simulation) and [Fault] (a wrapper that injects what
+// real stores do wrong).
 // Package storetest has the conformance suite that each of them passes.
 //
 // Errors carry classes of package errs. What a caller may conclude:
@@ -85,10 +86,18 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// contentVersion is the version of the backends here: length and hash of the
-// content. What is replaced has a counter in it; the hash need only tell those
+// CheckCall reports a key that [CheckKey] refuses, or that ctx has ended.
+func CheckCall(ctx context.Context, key string) error {
+	if err := CheckKey(key); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// ContentVersion is the version of backends without versions of their own:
+// length and hash of the content. What is replaced has a counter in it; the hash need only tell those
 // contents apart that one object had.
-func contentVersion(data []byte) Version {
+func ContentVersion(data []byte) Version {
 	return Version(fmt.Sprintf("%x-%016x", len(data), xxhash.Sum64(data)))
 }
 

@@ -1,10 +1,7 @@
 package store_test
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/storetest"
@@ -15,44 +12,8 @@ func TestMemConforms(t *testing.T) {
 	storetest.Run(t, func(*testing.T) store.Store { return &store.Mem{} })
 }
 
-func TestDirConforms(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) store.Store {
-		d, err := store.OpenDir(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
-	})
-}
-
 func TestFaultWithoutFaults(t *testing.T) {
 	storetest.Run(t, func(*testing.T) store.Store { return &store.Fault{Store: &store.Mem{}} })
-}
-
-func TestDirSweepsLeftovers(t *testing.T) {
-	root := t.TempDir()
-	if _, err := store.OpenDir(root); err != nil {
-		t.Fatal(err)
-	}
-	old, fresh := filepath.Join(root, ".tmp", "put-1"), filepath.Join(root, ".tmp", "put-2")
-	for _, p := range []string{old, fresh} {
-		if err := os.WriteFile(p, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	past := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(old, past, past); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.OpenDir(root); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(old); !os.IsNotExist(err) {
-		t.Errorf("leftover of a crash is still there: %v", err)
-	}
-	if _, err := os.Stat(fresh); err != nil {
-		t.Errorf("file of a running writer is gone: %v", err)
-	}
 }
 
 func TestInjectedFaultsHappen(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	api "miren.dev/runtime/api/lsvd"
-	"miren.dev/runtime/lsvd/daemon"
-	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/daemon"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/version"
 )

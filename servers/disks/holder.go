@@ -5,7 +5,7 @@ import (
 	"os"
 	"sync"
 
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
 )
 
 // lazyHolder starts the holder when it is first needed. If all disks are served
@@ -37,7 +37,7 @@ func (h *lazyHolder) get(ctx context.Context) (*holder.Client, error) {
 	return c, nil
 }
 
-// Put implements attach.Holder.
+// Put implements [loop.Holder].
 func (h *lazyHolder) Put(ctx context.Context, name string, meta []byte, files ...*os.File) error {
 	c, err := h.get(ctx)
 	if err != nil {
@@ -46,7 +46,7 @@ func (h *lazyHolder) Put(ctx context.Context, name string, meta []byte, files ..
 	return c.Put(ctx, name, meta, files...)
 }
 
-// Take implements attach.Holder.
+// Take implements [loop.Holder].
 func (h *lazyHolder) Take(ctx context.Context, name string) ([]byte, []*os.File, error) {
 	c, err := h.get(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (h *lazyHolder) Take(ctx context.Context, name string) ([]byte, []*os.File,
 	return c.Take(ctx, name)
 }
 
-// Drop implements attach.Holder.
+// Drop implements [loop.Holder].
 func (h *lazyHolder) Drop(ctx context.Context, name string) error {
 	c, err := h.get(ctx)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/host"
-	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/inspect"
+	"miren.dev/runtime/lsvd/node/host"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -25,7 +26,7 @@ func TestRestoreIsRepeated(t *testing.T) {
 	ctx := t.Context()
 	v := &disks.Volumes{Instance: &instance.Instance{StateDir: t.TempDir()}, Logger: slog.New(slog.DiscardHandler)}
 	from, to := t.TempDir(), t.TempDir()
-	src, err := store.OpenDir(from)
+	src, err := dir.Open(from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,7 @@ func TestRestoreIsRepeated(t *testing.T) {
 	if err := r.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	all, err := lsvd.List(ctx, dst)
+	all, err := inspect.List(ctx, dst)
 	if err != nil || len(all) != 1 {
 		t.Errorf("%d volumes in the store: %v", len(all), err)
 	}

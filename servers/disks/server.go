@@ -1,12 +1,12 @@
-// Package disks is the disk daemon as a process: package lsvd/daemon behind
+// Package disks is the disk daemon as a process: package lsvd/node/daemon behind
 // RPC on a unix socket, and its metrics over HTTP.
 //
 //	<run dir>/lsvd/control.sock   RPC (api/lsvd), for root and the daemon's own user
 //	<run dir>/lsvd/metrics.sock   HTTP GET /metrics, for the same
 //	<run dir>/lsvd/nbd/*.sock     disks by NBD, unless another place was asked for
 //	<run dir>/lsvd/daemon.json    its process (package proc); gone if it ended in order
-//	<run dir>/lsvd/holder.*       what keeps block devices between two daemons (package lsvd/holder)
-//	<run dir>/lsvd/block/         mounts under block devices (package lsvd/attach)
+//	<run dir>/lsvd/holder.*       what keeps block devices between two daemons (package lsvd/frontend/holder)
+//	<run dir>/lsvd/block/         mounts under block devices (package lsvd/frontend/loop)
 package disks
 
 import (
@@ -26,10 +26,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	api "miren.dev/runtime/api/lsvd"
-	"miren.dev/runtime/lsvd/daemon"
-	"miren.dev/runtime/lsvd/holder"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/daemon"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"

@@ -11,8 +11,9 @@ import (
 	ctldisk "miren.dev/runtime/controllers/disk"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/daemon"
-	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/inspect"
+	"miren.dev/runtime/lsvd/node/daemon"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -332,7 +333,7 @@ func (v *Volumes) Restore(ctx context.Context, from, volume, as, url, name strin
 	if err != nil {
 		return "", 0, errs.Wrap(err, "store %s", from)
 	}
-	info, err := lsvd.InfoSnapshot(ctx, src, id, as)
+	info, err := inspect.InfoSnapshot(ctx, src, id, as)
 	if err != nil {
 		return "", 0, err
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/attach"
-	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/frontend/holder"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/need"
 )
@@ -20,8 +20,8 @@ import (
 func Need(t testing.TB, tools ...string) {
 	t.Helper()
 	need.Root(t)
-	for _, s := range attach.Detect() {
-		if s.Kind == attach.FUSE && s.Err != nil {
+	for _, s := range loop.Detect() {
+		if s.Kind == loop.FUSE && s.Err != nil {
 			need.Missing(t, s.Err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -59,6 +59,6 @@ func sweepKilled() error {
 func sweep(owner string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
-	_, err := attach.Sweep(ctx, owner, func(string) bool { return false })
+	_, err := loop.Sweep(ctx, owner, func(string) bool { return false })
 	return err
 }

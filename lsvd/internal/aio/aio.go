@@ -2,11 +2,11 @@
 //
 // [Read] reads files past the page cache, many reads at a time, without a
 // thread waiting for each. A goroutine that reads is parked, and one goroutine
-// of the process takes what has completed and wakes those who wait, several
-// together. Where each read has a thread that waits for it, most of the
-// processor time goes into switching between them. [Begin] is for those who
-// do not wait even so: many reads are handed to the kernel, and by it to the
-// disk, with one call, and who takes what has completed calls them back.
+// of the process fetches completions and wakes the readers, several together.
+// Where each read has a thread that waits for it, most of the processor time goes
+// into switching between them. [Begin] parks no goroutine: one call hands many
+// reads to the kernel, and the goroutine that fetches their completions calls
+// them back.
 //
 // A [Batch] makes many small writes with one call.
 package aio
@@ -51,42 +51,42 @@ const opRead = 0
 // slot is a read under way. The kernel knows it by its number.
 type slot struct {
 	cb   iocb
-	req  atomic.Pointer[Request] // nil: somebody waits; atomic, as the kernel is between who sets it and who takes it
+	req  atomic.Pointer[Request] // nil: a goroutine waits on done; atomic: the kernel is between its writer and its reader
 	done chan int64              // the result; has room for one
 }
 
-// Waiter waits for a read that was begun. Its methods are called by who takes
-// what has completed for the whole process: they must not block.
-type Waiter interface {
+// Completion is called when a read that was begun has ended. The goroutine that
+// fetches the completions of the whole process calls it: it must not block.
+type Completion interface {
 	// Done says how much was read. Others that have ended together may follow:
 	// then more is set.
 	Done(n int, err error, more bool)
-	// Told comes after Done was called for all that ended together.
-	Told()
+	// BatchDone comes after Done was called for all that ended together.
+	BatchDone()
 }
 
 // Request is a read for [Begin].
 type Request struct {
-	FD     int    // was opened for direct I/O
-	P      []byte // aligned; the kernel's until Done is called
-	Off    int64
-	Waiter Waiter
+	FD         int    // was opened for direct I/O
+	P          []byte // aligned; the kernel's until Done is called
+	Off        int64
+	Completion Completion
 }
 
 type queue struct {
-	ctx   uintptr
-	busy  atomic.Int32 // reads
-	slots [depth]slot
-	free  chan int
-	taker taker
+	ctx    uintptr
+	busy   atomic.Int32 // reads
+	slots  [depth]slot
+	free   chan int
+	poller poller
 }
 
-// made is the queue, if there is one by now.
-var made atomic.Pointer[queue]
+// created is the queue, once it was created.
+var created atomic.Pointer[queue]
 
-// the is the queue of the process; nil if the kernel has none to give.
-var the = sync.OnceValue(func() *queue {
-	q := &queue{free: make(chan int, depth), taker: taker{wake: make(chan struct{}, 1)}}
+// processQueue returns the queue of the process; nil if the kernel refuses one.
+var processQueue = sync.OnceValue(func() *queue {
+	q := &queue{free: make(chan int, depth), poller: poller{wake: make(chan struct{}, 1)}}
 	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, depth, uintptr(unsafe.Pointer(&q.ctx)), 0); errno != 0 {
 		return nil
 	}
@@ -94,7 +94,7 @@ var the = sync.OnceValue(func() *queue {
 		q.slots[i].done = make(chan int64, 1)
 		q.free <- i
 	}
-	made.Store(q)
+	created.Store(q)
 	go q.reap()
 	return q
 })
@@ -117,7 +117,7 @@ func Cached(fd int, off int64, n int) bool {
 // I/O, and returns how much there was. Where the kernel cannot do that, it
 // fails with [errors.ErrUnsupported].
 func Read(fd int, p []byte, off int64) (int, error) {
-	q := the()
+	q := processQueue()
 	if q == nil {
 		return 0, errors.ErrUnsupported
 	}
@@ -130,8 +130,8 @@ func Read(fd int, p []byte, off int64) (int, error) {
 			}
 		}
 	}
-	s := q.take(<-q.free, fd, p, off)
-	defer q.give(s)
+	s := q.acquire(<-q.free, fd, p, off)
+	defer q.release(s)
 	cbs := [1]*iocb{&s.cb}
 	if _, errno := q.submit(cbs[:]); errno != 0 {
 		return 0, errno
@@ -139,15 +139,15 @@ func Read(fd int, p []byte, off int64) (int, error) {
 	return result(<-s.done)
 }
 
-// take takes a free slot for a read.
-func (q *queue) take(i, fd int, p []byte, off int64) *slot {
+// acquire sets up the free slot i for a read.
+func (q *queue) acquire(i, fd int, p []byte, off int64) *slot {
 	s := &q.slots[i]
 	s.cb = iocb{data: uint64(i), opcode: opRead, fd: uint32(fd), buf: unsafe.SliceData(p), n: uint64(len(p)), off: off}
 	return s
 }
 
-// give gives a slot back.
-func (q *queue) give(s *slot) {
+// release frees a slot.
+func (q *queue) release(s *slot) {
 	s.cb.buf = nil
 	s.req.Store(nil)
 	q.free <- int(s.cb.data)
@@ -178,7 +178,7 @@ func result(res int64) (int, error) {
 // are to be read otherwise. The waiter of each that was begun is told how it
 // ended, maybe before Begin returns.
 func Begin(reqs []*Request) (n int) {
-	q := the()
+	q := processQueue()
 	if q == nil {
 		return 0
 	}
@@ -191,7 +191,7 @@ func Begin(reqs []*Request) (n int) {
 				break
 			}
 			r := reqs[n]
-			s := q.take(i, r.FD, r.P, r.Off)
+			s := q.acquire(i, r.FD, r.P, r.Off)
 			s.req.Store(r)
 			cbs = append(cbs, &s.cb)
 			n++
@@ -222,11 +222,11 @@ func (q *queue) begin(cbs []*iocb) {
 		if errno != 0 {
 			n = 1
 			s := &q.slots[cbs[0].data]
-			w := s.req.Load().Waiter
-			q.give(s)
+			w := s.req.Load().Completion
+			q.release(s)
 			q.busy.Add(-1)
 			w.Done(0, errno, false)
-			w.Told()
+			w.BatchDone()
 		}
 		cbs = cbs[n:]
 	}

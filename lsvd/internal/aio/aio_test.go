@@ -112,7 +112,7 @@ func (r *reads) Done(n int, err error, _ bool) {
 	}
 }
 
-func (r *reads) Told() { r.end.Done() }
+func (r *reads) BatchDone() { r.end.Done() }
 
 // TestReadsBeyondTheBoundAreMade begins more reads than may be under way at a time, of which some are
 // refused, beside others that wait for theirs, and some that fail or find the
@@ -133,7 +133,7 @@ func TestReadsBeyondTheBoundAreMade(t *testing.T) {
 					off := rng.Int64N(4<<20/Align) * Align
 					k := int(min(int64(n), int64(len(content))-off))
 					r := &reads{t: t, want: content[off:][:k], n: k, end: &begun}
-					r.req = Request{FD: fd, P: aligned(n), Off: off, Waiter: r}
+					r.req = Request{FD: fd, P: aligned(n), Off: off, Completion: r}
 					switch i % 20 {
 					case 3:
 						r.req.FD, r.want, r.n, r.err = -1, nil, 0, unix.EBADF
@@ -160,7 +160,7 @@ func TestReadsBeyondTheBoundAreMade(t *testing.T) {
 	if some.Load() < depth {
 		t.Errorf("%d reads were begun", some.Load())
 	}
-	if n := the().busy.Load(); n != 0 {
+	if n := processQueue().busy.Load(); n != 0 {
 		t.Errorf("%d reads seem to be under way", n)
 	}
 }

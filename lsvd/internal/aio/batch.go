@@ -26,7 +26,7 @@ type Batch struct {
 	events [MaxBatch]event
 }
 
-// spares are the batches that nobody uses.
+// spares are the unused batches.
 var spares struct {
 	sync.Mutex
 	list []*Batch

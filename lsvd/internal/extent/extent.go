@@ -578,3 +578,7 @@ func (m *Map) Get(lba uint64) (v Value, n uint64, is State) {
 	r := x.runs[lo].from(b)
 	return r.value(), uint64(r.N), Mapped
 }
+
+// MaxBlocks is how many blocks the largest disk has, 16 TiB. All maps are made
+// for so many: it gives them the same height.
+const MaxBlocks = 16 << 40 / 4096

@@ -8,15 +8,15 @@ import (
 	"sync"
 )
 
-// step is by how much the mapped memory changes before the collector is told:
+// step is by how much the mapped memory changes before the collector's limit is updated:
 // that stops the program for a moment.
 const step = 16 << 20
 
 var state = struct {
-	mu      sync.Mutex
-	limit   int64 // of all memory together
-	outside int64 // mapped
-	told    int64 // what outside was when the collector was told
+	mu       sync.Mutex
+	limit    int64 // of all memory together
+	offHeap  int64 // mapped
+	reported int64 // offHeap at the last update of the collector's limit
 }{limit: math.MaxInt64}
 
 // Set limits the memory of the process, in bytes.
@@ -25,24 +25,24 @@ func Set(limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limit = limit
-	tell()
+	updateGCLimit()
 }
 
-// Outside notes that n bytes more are mapped; fewer, if it is negative.
-func Outside(n int64) {
+// AddOffHeap adds n to the bytes that are mapped off the heap; n may be negative.
+func AddOffHeap(n int64) {
 	s := &state
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.outside += n
-	if s.limit < math.MaxInt64 && (s.outside-s.told >= step || s.told-s.outside >= step) {
-		tell()
+	s.offHeap += n
+	if s.limit < math.MaxInt64 && (s.offHeap-s.reported >= step || s.reported-s.offHeap >= step) {
+		updateGCLimit()
 	}
 }
 
-// tell gives the collector what is left, and at least a quarter: with less it
+// updateGCLimit gives the collector the rest of the limit, and at least a quarter: with less it
 // would do nothing but collect. The caller holds mu.
-func tell() {
+func updateGCLimit() {
 	s := &state
-	s.told = s.outside
-	debug.SetMemoryLimit(max(s.limit-s.outside, s.limit/4))
+	s.reported = s.offHeap
+	debug.SetMemoryLimit(max(s.limit-s.offHeap, s.limit/4))
 }

@@ -9,7 +9,7 @@ import (
 func TestOffHeapMemoryLowersLimit(t *testing.T) {
 	was := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(was); state.limit = math.MaxInt64 })
-	Outside(64 << 20)
+	AddOffHeap(64 << 20)
 	if got := debug.SetMemoryLimit(-1); got != was {
 		t.Fatalf("without a limit the collector's is %d", got)
 	}
@@ -22,7 +22,7 @@ func TestOffHeapMemoryLowersLimit(t *testing.T) {
 		{2 << 30, 256 << 20},
 		{-2<<30 + step - 64<<20, 1 << 30},
 	} {
-		Outside(c.more)
+		AddOffHeap(c.more)
 		if got := debug.SetMemoryLimit(-1); got != c.want {
 			t.Errorf("after %d: %d, want %d", c.more, got, c.want)
 		}

@@ -1,6 +1,11 @@
 package segment
 
-import "miren.dev/runtime/lsvd/internal/wire"
+import (
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/wire"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
 
 // FrameCount is the number of frames of a segment with so many blocks.
 func FrameCount(blocks uint64) int { return int((blocks + FrameBlocks - 1) / FrameBlocks) }
@@ -53,4 +58,35 @@ func (x *Index) DecodeInto(i int, b, dst []byte) error {
 	}
 	copy(dst, b) // of itself, after zstd
 	return nil
+}
+
+// IndexTail is how much of the end of a segment is read at first: most indexes
+// fit.
+const IndexTail = 32 << 10
+
+// ReadIndex reads the index, with its entries, of a segment of size bytes that
+// has blocks blocks. fetch reads a range of the object.
+func ReadIndex(ref name.Ref, key []byte, size int64, blocks uint64, fetch func(off, n int64) ([]byte, error)) (*Index, error) {
+	for n := min(size, IndexTail); ; {
+		var x *Index
+		var need int64
+		err := store.RetryCorrupt(func() error {
+			tail, err := fetch(size-n, n)
+			if err == nil {
+				x, need, err = Open(ref, key, size, tail)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if x == nil {
+			n = need
+			continue
+		}
+		if x.Fence || x.Blocks != blocks {
+			return nil, errs.New(errs.Corrupt, "segment %s is not what the manifest says", ref)
+		}
+		return x, nil
+	}
 }

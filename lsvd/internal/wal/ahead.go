@@ -11,7 +11,7 @@ import (
 
 const (
 	// aheadFiles is how many files are kept ready to be written, so that
-	// nobody waits for one to be made.
+	// no append waits for one to be made.
 	aheadFiles = 2
 	// writeback begins when so much was written: later flushes find little.
 	writeback = 2 << 20

@@ -6,7 +6,7 @@ import (
 )
 
 // Loaded is the data of chunks that follow each other in the log, in memory:
-// whoever wants most of it, in another order, has it read with a few large
+// a caller that wants most of it, in another order, reads it with a few large
 // reads instead of many small ones.
 type Loaded struct {
 	first uint64   // sequence number

@@ -38,7 +38,7 @@ type Config struct {
 }
 
 // Log writes the log of one epoch. Append is for one caller at a time; Sync,
-// SyncAhead, Advance, Release, Trim and Ahead may be called beside it.
+// SyncEarly, Advance, Release, Trim and Ahead may be called beside it.
 //
 // Lock order: sync before mu.
 type Log struct {
@@ -152,7 +152,7 @@ func (l *Log) rotate() error {
 }
 
 // next returns an empty file of full size, a free one or a new one, with the errors of
-// rotate. One more is left free: whoever opens the log next needs a file for its epoch,
+// rotate. One more is left free: the next opening of the log needs a file for its epoch,
 // also on a file system that is full.
 func (l *Log) next() (*File, error) {
 	var ready []*File

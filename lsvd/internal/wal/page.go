@@ -32,7 +32,7 @@ func (l *Log) write(start, n int64) error {
 	err := l.cur.f.WriteVec(l.parts, start)
 	switch {
 	case l.asked.due:
-		l.cur.f.Writeback(start, n) // who waits for the sync waits for this
+		l.cur.f.Writeback(start, n) // a caller that waits for the sync waits for this
 	case begin:
 		l.early, l.earlyAt = n, start
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // Replay calls apply for every extent after the sequence number after, in
@@ -161,4 +163,11 @@ func load(parts []part, promised uint64, all bool) (uint64, error) {
 		}
 	}
 	return promised, whole()
+}
+
+// Damaged is the error of a log that had promised sequence numbers up to
+// promised, and is intact up to last.
+func Damaged(last, promised uint64) error {
+	return errs.New(errs.Corrupt, "the local log is damaged after sequence %d and had flushed %d", last, promised).
+		WithHint("accept that the disk goes back to what it was before the damage, or restore the log directory")
 }

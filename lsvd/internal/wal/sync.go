@@ -1,14 +1,15 @@
 package wal
 
-// Who flushes after every write waits for two things in a row, the write and
-// the flush of the disk, and a frontend needs as long to ask for the second as
-// the disk for the first. So if syncs have been asked for in a rhythm, the next
-// one is begun when it is due, and who asks finds it under way. If nobody asks,
-// the rhythm is over, and it was one sync too many.
+// A caller that flushes after every write waits for two things in a row: the
+// write and the flush of the disk. A frontend needs as long to ask for the flush
+// as the disk needs for the write. So the log looks for a rhythm: the same number
+// of records between syncs. When the rhythm says that a sync is likely, it is
+// begun early, and the caller finds it under way. If no caller asks for it, the
+// rhythm is over, and it was one sync too many.
 
 // Sync makes everything appended before it durable. A log that failed to sync
 // stays failed: the kernel may have dropped the pages it could not write.
-// Those who wait while one syncs share the next one.
+// Callers that wait while one syncs share the next sync.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	want := l.seq
@@ -17,8 +18,8 @@ func (l *Log) Sync() error {
 	return l.SyncTo(want)
 }
 
-// SyncTo syncs unless everything up to want is durable. It is for those who do
-// so on their own account.
+// SyncTo syncs unless everything up to want is durable. It does not count for the
+// rhythm: the disk needs it, not a caller.
 func (l *Log) SyncTo(want uint64) error {
 	l.sync.Lock()
 	l.mu.Lock()
@@ -32,9 +33,9 @@ func (l *Log) SyncTo(want uint64) error {
 	return err
 }
 
-// SyncAhead syncs, unless somebody is at it, for one who will ask. It returns
-// only errors that it has met itself.
-func (l *Log) SyncAhead() error {
+// SyncEarly syncs, unless a sync is under way, before a sync is asked for. It
+// returns only errors that it has met itself.
+func (l *Log) SyncEarly() error {
 	if !l.sync.TryLock() {
 		return nil
 	}
@@ -49,10 +50,10 @@ func (l *Log) SyncAhead() error {
 	return err
 }
 
-// Due reports whether a sync will probably be asked for before anything else
+// SyncLikely reports whether a sync will probably be asked for before anything else
 // is appended. It does not wait: while a record is written there is something
 // else.
-func (l *Log) Due() bool {
+func (l *Log) SyncLikely() bool {
 	if !l.mu.TryLock() {
 		return false
 	}
@@ -60,9 +61,9 @@ func (l *Log) Due() bool {
 	return l.asked.due && l.synced < l.seq
 }
 
-// Join is Sync for one who does not wait: f is called when the sync that is
-// under way ends, by who syncs, and holding no lock. It reports false if there
-// is none, or if it does not cover all that was appended.
+// Join is Sync without waiting: the goroutine whose sync is under way calls f when
+// that has ended, and holds no lock then. Join reports false if no sync is under
+// way, or if it does not cover all that was appended.
 func (l *Log) Join(f func(error)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,9 +75,9 @@ func (l *Log) Join(f func(error)) bool {
 	return true
 }
 
-// done ends what syncFiles did, and tells those who joined.
+// done ends a sync after syncFiles, and calls the functions of Join.
 func (l *Log) done(err error) {
-	joined := l.joined // nobody joins any more
+	joined := l.joined // sync is held: no call of Join adds to it any more
 	l.joined = nil
 	l.sync.Unlock()
 	for _, f := range joined {

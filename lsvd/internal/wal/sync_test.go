@@ -11,9 +11,9 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestSyncIsDue says when a sync is due: w is a record, s a sync that is asked
+// TestSyncIsLikely says when a sync is due: w is a record, s a sync that is asked
 // for, W and S the same when a sync is due after them.
-func TestSyncIsDue(t *testing.T) {
+func TestSyncIsLikely(t *testing.T) {
 	for name, steps := range map[string]string{
 		"one record each":     "ws ws ws ws ws WS WS WS",
 		"two, as of journals": "wws wws wws wws wws wWS wWS",
@@ -97,9 +97,9 @@ func (g *gated) pass(write bool) error {
 	return <-leave
 }
 
-// TestDueDuringWrite: who asks whether a sync is due is answered while a record
+// TestLikelyDuringWrite: who asks whether a sync is due is answered while a record
 // is written.
-func TestDueDuringWrite(t *testing.T) {
+func TestLikelyDuringWrite(t *testing.T) {
 	fs := &gated{FS: vfs.NewSim(), writes: true}
 	l := begin(t, fs, 1<<20)
 	enter, leave := make(chan struct{}), make(chan error)
@@ -108,7 +108,7 @@ func TestDueDuringWrite(t *testing.T) {
 	wg.Go(func() { appendBlocks(t, l, 1, 1) })
 	<-enter
 	due := make(chan bool, 1)
-	wg.Go(func() { due <- l.Due() })
+	wg.Go(func() { due <- l.SyncLikely() })
 	if wait.Receive(t, "an answer in the midst of a write", due) {
 		t.Error("a sync is due in the midst of a write")
 	}
@@ -116,15 +116,15 @@ func TestDueDuringWrite(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSyncAhead joins syncs that were begun ahead: who joins is told when what
+// TestSyncEarly joins syncs that were begun ahead: who joins is told when what
 // was appended before is durable, and of an error; nobody joins a sync that
 // began before the last record.
-func TestSyncAhead(t *testing.T) {
+func TestSyncEarly(t *testing.T) {
 	sim := vfs.NewSim()
 	fs := &gated{FS: sim}
 	l := begin(t, fs, 1<<20)
 	for range 6 {
-		if l.Due() {
+		if l.SyncLikely() {
 			t.Error("a sync is due without a rhythm")
 		}
 		appendBlocks(t, l, 1, 1)
@@ -139,11 +139,11 @@ func TestSyncAhead(t *testing.T) {
 	fs.set(enter, leave)
 	ahead := func() chan error {
 		appendBlocks(t, l, 1, 1)
-		if !l.Due() {
+		if !l.SyncLikely() {
 			t.Fatal("no sync is due")
 		}
 		done := make(chan error, 1)
-		go func() { done <- l.SyncAhead() }()
+		go func() { done <- l.SyncEarly() }()
 		<-enter
 		return done
 	}
@@ -156,7 +156,7 @@ func TestSyncAhead(t *testing.T) {
 			t.Fatal("did not join")
 		}
 	}
-	if err := l.SyncAhead(); err != nil { // somebody is at it
+	if err := l.SyncEarly(); err != nil { // somebody is at it
 		t.Fatal(err)
 	}
 	select {
@@ -168,7 +168,7 @@ func TestSyncAhead(t *testing.T) {
 	if err := errors.Join(<-told, <-told, <-done); err != nil {
 		t.Fatal(err)
 	}
-	if l.Due() || l.Join(tell) {
+	if l.SyncLikely() || l.Join(tell) {
 		t.Error("a sync is under way that has ended")
 	}
 	durable := l.seq
@@ -186,7 +186,7 @@ func TestSyncAhead(t *testing.T) {
 	if err := l.Sync(); !errors.Is(err, broken) {
 		t.Errorf("%v", err)
 	}
-	if err := l.SyncAhead(); err != nil || l.Join(tell) {
+	if err := l.SyncEarly(); err != nil || l.Join(tell) {
 		t.Errorf("a log that has failed: %v", err)
 	}
 

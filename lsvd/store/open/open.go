@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd/store"
+	dirstore "miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/lsvd/store/s3"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/suggest"
@@ -53,7 +54,7 @@ func Store(ctx context.Context, rawURL string) (store.Store, error) {
 	if l.S3 != nil {
 		return s3.Open(ctx, *l.S3)
 	}
-	return store.OpenDir(l.Dir)
+	return dirstore.Open(l.Dir)
 }
 
 // schemes are what a URL may begin with.

@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/runsc"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/dir"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/executiontest"
 )
@@ -63,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 		}
 	case "copy", "fetch", "delete-copy":
 		var s store.Store
-		if s, err = store.OpenDir(args[1]); err != nil {
+		if s, err = dir.Open(args[1]); err != nil {
 			return err
 		}
 		o := executiontest.Objects{Store: s}

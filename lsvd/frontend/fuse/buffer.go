@@ -1,0 +1,124 @@
+package fuse
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/lsvd/internal/memlimit"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// buffer is memory for a request and its data, or the data of its answer.
+type buffer struct {
+	c      *Conn
+	mem    []byte // the head page
+	slab   *slab  // has data; nil: mem does
+	head   []byte // header and arguments of the request
+	data   []byte
+	out    []byte // header and arguments of the answer
+	in     [2]unix.Iovec
+	vec    [2]unix.Iovec // an answer
+	unique uint64        // of a write that is queued, or a read that is to be answered
+	size   int           // of it
+	read   bool          // it is a read
+}
+
+const page = 4096
+
+// newBuffer makes a buffer. Those that an idle disk has take no more than they
+// need, the others are in slabs. The caller holds bufMu.
+func newBuffer(c *Conn) (*buffer, error) {
+	b := &buffer{c: c}
+	size := page
+	if c.plain <= c.opts.Idle {
+		size += maxWrite
+	}
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, errs.Wrap(err, "make a buffer")
+	}
+	memlimit.AddOffHeap(int64(size))
+	if b.mem = mem; size > page {
+		b.data = mem[page:]
+		c.plain++
+	} else if b.slab, b.data, err = c.carve(); err != nil {
+		b.unmap()
+		return nil, err
+	}
+	b.head, b.out = mem[:inHead+writeArg], mem[page/2:page/2:page]
+	b.in[0].Base, b.in[1].Base = &b.head[0], &b.data[0]
+	b.in[0].SetLen(len(b.head))
+	b.in[1].SetLen(len(b.data))
+	return b, nil
+}
+
+func (b *buffer) unmap() {
+	memlimit.AddOffHeap(-int64(len(b.mem)))
+	unix.Munmap(b.mem)
+}
+
+// extraBuffers is how many buffers there are besides one for each reader: for
+// writes that are queued while readers are parked. If they are not enough, a
+// reader waits for its write.
+const extraBuffers = 32
+
+// getBuffer returns an unused buffer, or a new one; nil without an error if there
+// are as many as there may be.
+func (c *Conn) getBuffer() (*buffer, error) {
+	c.bufMu.Lock()
+	defer c.bufMu.Unlock()
+	if n := len(c.spare); n > 0 {
+		b := c.spare[n-1]
+		c.spare = c.spare[:n-1]
+		c.leastSpare = min(c.leastSpare, n-1)
+		return b, nil
+	}
+	if c.buffers >= c.opts.Readers+extraBuffers {
+		return nil, nil
+	}
+	b, err := newBuffer(c)
+	if err == nil {
+		c.buffers++
+	}
+	return b, err
+}
+
+// putBuffer gives a buffer back.
+func (c *Conn) putBuffer(b *buffer) {
+	c.bufMu.Lock()
+	c.spare = append(c.spare, b)
+	c.bufMu.Unlock()
+}
+
+// trimBuffers frees the buffers that were not needed since it ran last.
+func (c *Conn) trimBuffers() {
+	c.bufMu.Lock()
+	defer c.bufMu.Unlock()
+	c.free(c.leastSpare)
+	c.leastSpare = len(c.spare)
+}
+
+// free frees n of the spare buffers, those in slabs first. The caller holds
+// bufMu.
+func (c *Conn) free(n int) {
+	slices.SortStableFunc(c.spare, func(a, b *buffer) int {
+		switch {
+		case (a.slab == nil) == (b.slab == nil):
+			return 0
+		case a.slab != nil:
+			return -1
+		}
+		return 1
+	})
+	for _, b := range c.spare[:n] {
+		b.unmap()
+		if b.slab != nil {
+			c.release(b.slab, b.data)
+		} else {
+			c.plain--
+		}
+	}
+	c.spare = append([]*buffer(nil), c.spare[n:]...)
+	c.buffers -= n
+}

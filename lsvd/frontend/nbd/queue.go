@@ -1,0 +1,131 @@
+package nbd
+
+import (
+	"context"
+
+	"miren.dev/runtime/lsvd"
+)
+
+// Writes that have come together are queued by the reader and carried out as
+// one, by it or by the committer that is writing at that time, as soon as no further whole
+// request is there. Small reads that are not alone are queued likewise: they are
+// begun together, and those that end together answered with one call.
+
+const (
+	// maxQueued bounds how many requests the reader queues before it has them
+	// carried out.
+	maxQueued = 64
+	// smallRead is how much a read may ask for to be queued: another worker
+	// would cost more than to copy it.
+	smallRead = 16 << 10
+)
+
+// queue has the disk carry out the write q with others, and reports false if
+// it cannot be so.
+func (l *link) queue(q *request) bool {
+	if l.disk == nil || q.typ != cmdWrite || q.flags != 0 || l.x.check(q) != nil {
+		return false
+	}
+	q.link = l
+	l.all.Add(1)
+	if !l.disk.Queue(q.data.b, int64(q.off), q) {
+		l.all.Done()
+		return false
+	}
+	l.queued++
+	return true
+}
+
+// queueRead has the disk carry out the read q with others, and reports false if
+// it cannot be so.
+func (l *link) queueRead(ctx context.Context, q *request) bool {
+	if l.reader == nil || q.typ != cmdRead || q.n == 0 || q.n > smallRead || l.x.check(q) != nil {
+		return false
+	}
+	q.link, q.data = l, newBuffer(int(q.n))
+	l.all.Add(1)
+	switch l.reader.QueueRead(ctx, q.data.b, int64(q.off), q) {
+	case lsvd.NotQueued:
+		q.data.free()
+		q.data = nil
+		l.all.Done()
+		return false
+	case lsvd.Filled:
+		q.Done(nil, true)
+		requests.Put(q)
+		l.all.Done()
+	}
+	l.queued++
+	return true
+}
+
+// begin has what is queued carried out. Reads first, as what they use must not
+// be kept while writes wait; replies last, as the client may not take them.
+func (l *link) begin() {
+	if l.reader != nil {
+		l.reader.BeginReads()
+	}
+	if l.disk != nil {
+		l.disk.Commit()
+	}
+	l.out.send()
+}
+
+// settle has what is queued carried out, unless more will be queued at once.
+// It reports whether the caller still is the reader.
+func (l *link) settle() bool {
+	if l.queued == 0 || l.queued < maxQueued && l.ready() {
+		return true
+	}
+	l.queued = 0
+	return l.busy(l.begin)
+}
+
+// ready reports whether a whole request can be read without waiting, for it or
+// for room: what is under way may wait for what is queued.
+func (l *link) ready() bool {
+	n := l.r.Buffered()
+	if n < requestSize {
+		return false
+	}
+	h, err := l.r.Peek(requestSize)
+	var q request
+	if err != nil || q.decode(h) != nil || !l.budget.room(q.busy) {
+		return false
+	}
+	return q.typ != cmdWrite || n >= requestSize+int(q.n)
+}
+
+// Done answers a request that was queued; the answer is sent when all of those
+// that ended with it have theirs.
+func (q *request) Done(err error, _ bool) {
+	var head [64]byte
+	l := q.link
+	h, data := head[:0], q.data
+	if q.typ == cmdWrite || err != nil {
+		data.free()
+		data = nil
+	}
+	switch {
+	case err != nil:
+		h = l.x.failed(h, q, err)
+	case data != nil:
+		h = l.x.readHead(h, q, len(data.b))
+	default:
+		h = appendSimple(h, q, 0)
+	}
+	l.out.put(q, h, data)
+}
+
+// BatchDone implements [lsvd.Completion]. The caller completes reads of all disks, and
+// must not wait for a client.
+func (q *request) BatchDone() {
+	l, read := q.link, q.typ == cmdRead
+	requests.Put(q)
+	if read {
+		l.out.sendBy(l.all.Go)
+	} else {
+		l.out.send()
+	}
+	l.all.Done()
+}

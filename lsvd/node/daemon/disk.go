@@ -1,0 +1,385 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/frontend/loop"
+	"miren.dev/runtime/lsvd/frontend/nbd"
+	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/node/host"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// State is what becomes of an attached disk.
+type State string
+
+// The states.
+const (
+	Opening State = "opening" // not tried yet
+	Open    State = "open"
+	Failed  State = "failed" // cannot be opened, and is tried again; or has failed for good
+	Closing State = "closing"
+)
+
+// Kinds of frontends.
+const (
+	KindNBD   = "nbd"
+	KindBlock = "block"
+)
+
+// Frontend is one way to reach a disk.
+type Frontend struct {
+	Kind    string
+	Address string // URI
+}
+
+// Info is what there is to say of an attached disk.
+type Info struct {
+	Spec        Spec
+	State       State
+	Err         error
+	Size        int64
+	Since       time.Time // open since
+	Recovery    lsvd.Recovery
+	Frontends   []Frontend
+	Stats       lsvd.Stats
+	Counts      map[string]*metrics.Disk // by kind of frontend
+	StoreCounts *metrics.Store
+}
+
+// disk is one attached disk.
+type disk struct {
+	id   lsvd.ID
+	op   sync.Mutex
+	gone bool // under op: no longer in the daemon
+
+	mu     sync.Mutex
+	spec   Spec
+	state  State
+	err    error
+	since  time.Time
+	dev    *host.Disk
+	counts map[string]*metrics.Disk
+	store  *metrics.Store
+	fronts []*front
+	cancel context.CancelFunc // ends the attempts to open it again
+	halted bool
+}
+
+// front is a running frontend.
+type front struct {
+	Frontend
+	// release leaves the frontend to the next daemon, as far as it can be.
+	release func()
+	// detach takes it away; it refuses while the device is in use.
+	detach func(ctx context.Context, force bool) error
+	resize func(ctx context.Context) error
+}
+
+func newDisk(id lsvd.ID, s Spec) *disk { return &disk{id: id, spec: s, state: Opening} }
+
+// begin says how to end the attempts to open the disk; false: they must not begin.
+func (x *disk) begin(cancel context.CancelFunc) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cancel = cancel
+	return !x.halted
+}
+
+// halt ends the attempts to open the disk.
+func (x *disk) halt() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.halted = true
+	if x.cancel != nil {
+		x.cancel()
+	}
+}
+
+func (x *disk) set(s State, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.state, x.err = s, err
+}
+
+func (x *disk) view() Spec {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.spec
+}
+
+func (x *disk) running() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.dev != nil
+}
+
+// device is the open disk.
+func (x *disk) device() (*host.Disk, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.dev == nil || x.state == Closing {
+		return nil, errs.New(errs.FailedPrecondition, "volume %s is %s", x.spec.label(), x.state).WithHint("`r lsvd info %s` says more", x.spec.label())
+	}
+	return x.dev, nil
+}
+
+// start opens the disk and starts its frontends, or leaves nothing. What was
+// there before this daemon is left as it was. The caller holds x.op.
+func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss bool) error {
+	s := x.view()
+	st, _, err := host.OpenStore(ctx, s.Store)
+	if err != nil {
+		return err
+	}
+	key, err := host.ReadKey(s.KeyFile)
+	if err != nil {
+		return err
+	}
+	st, counts := metrics.WrapStore(st)
+	cache := d.cache
+	if key != nil {
+		cache = nil // it keeps data as it is, also after the volume is detached
+	}
+	dev, err := d.cfg.State.Open(ctx, st, host.Spec{Store: s.Store, Volume: s.ID, Key: key, TakeOver: takeOver, AcceptLoss: acceptLoss,
+		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, LogSpace: d.space, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
+	if err != nil {
+		return err
+	}
+	x.mu.Lock()
+	x.dev, x.store, x.counts, x.since = dev, counts, map[string]*metrics.Disk{}, time.Now()
+	x.mu.Unlock()
+	err = d.saveSpec(x.id, s)
+	if err == nil && s.Block {
+		err = x.attach(ctx, d)
+	}
+	for _, l := range s.NBD {
+		if err != nil {
+			break
+		}
+		err = x.listen(d, l)
+	}
+	if err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.cfg.CloseTimeout)
+		defer cancel()
+		if fresh {
+			if ferr := x.release(cctx, true); ferr != nil {
+				d.logger.Error("attach rollback failed", "volume", s.label(), "error", ferr)
+			} else if ferr := d.dropSpec(x.id); ferr != nil {
+				d.logger.Error("attach rollback failed", "volume", s.label(), "error", ferr)
+			}
+		}
+		if serr := x.stop(cctx); serr != nil {
+			d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.label(), "error", serr)
+		}
+		return err
+	}
+	x.set(Open, nil)
+	return nil
+}
+
+// counted is the disk as one kind of frontend sees it.
+func (x *disk) counted(kind string) *metrics.Disk {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c := x.counts[kind]
+	if c == nil {
+		c = metrics.NewDisk(x.dev)
+		x.counts = maps.Clone(x.counts) // readers have the other one
+		x.counts[kind] = c
+	}
+	return c
+}
+
+// listen serves the disk by NBD. The caller holds x.op, and the disk is open.
+func (x *disk) listen(d *Daemon, l Listen) error {
+	var lis net.Listener
+	var cfg *tls.Config
+	var err error
+	uri := ""
+	switch {
+	case l.Socket != "":
+		lis, err = rpc.ListenUnix(l.Socket)
+		uri = "nbd+unix:///?socket=" + l.Socket
+	case l.TLS == "" && !l.Plain:
+		err = errs.New(errs.InvalidArgument, "%s: disks are served on TCP only with TLS", l.Address).WithHint("give certificates, or choose to serve everybody without")
+	default:
+		if l.TLS != "" {
+			if cfg, err = nbd.LoadTLS(l.TLS, l.Clients); err != nil {
+				return err
+			}
+		}
+		if lis, err = net.Listen("tcp", l.Address); err != nil {
+			return errs.New(errs.FailedPrecondition, "listen for NBD: %w", err)
+		}
+		scheme := "nbd://"
+		if cfg != nil {
+			scheme = "nbds://"
+		}
+		uri = scheme + lis.Addr().String() + "/" + x.spec.label()
+	}
+	if err != nil {
+		return err
+	}
+	srv := nbd.New(d.logger)
+	disk := x.counted(KindNBD)
+	for _, name := range []string{"", x.spec.label()} {
+		if err := srv.Add(nbd.Export{Name: name, Disk: disk, ReadOnly: x.spec.ReadOnly}); err != nil {
+			lis.Close()
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		serve := srv.Serve
+		switch {
+		case cfg != nil:
+			serve = func(ctx context.Context, l net.Listener) error { return srv.ServeTLS(ctx, l, cfg) }
+		case l.Plain:
+			serve = srv.ServePlain
+		}
+		if err := serve(ctx, lis); err != nil {
+			d.logger.Error("disk is no longer served", "volume", x.spec.label(), "address", uri, "error", err)
+		}
+	}()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	end := func() { cancel(); <-done }
+	x.fronts = append(x.fronts, &front{Frontend: Frontend{KindNBD, uri}, release: end,
+		detach: func(context.Context, bool) error { end(); return nil }, resize: func(context.Context) error { return nil }})
+	return nil
+}
+
+// attach makes a block device of the disk, or goes on with the one of the
+// daemon before. The caller holds x.op, and the disk is open.
+func (x *disk) attach(ctx context.Context, d *Daemon) error {
+	if x.spec.ReadOnly {
+		return errs.New(errs.InvalidArgument, "volume %s is read-only and cannot be a block device", x.spec.label()).WithHint("serve it by NBD")
+	}
+	a, err := loop.Attach(ctx, x.counted(KindBlock), d.attachOptions(x))
+	if err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.fronts = append(x.fronts, &front{Frontend: Frontend{KindBlock, a.Path()}, release: a.Release, resize: a.Resize,
+		detach: func(ctx context.Context, force bool) error {
+			if force {
+				return a.Abandon(ctx)
+			}
+			ctx, cancel := context.WithTimeout(ctx, detachTimeout)
+			defer cancel()
+			return a.Detach(ctx)
+		}})
+	return nil
+}
+
+// attachOptions say how the block device of a disk is made.
+func (d *Daemon) attachOptions(x *disk) loop.Options {
+	return loop.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(), Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.logger}
+}
+
+// detachTimeout bounds the wait for processes that have a device open.
+const detachTimeout = 10 * time.Second
+
+// release ends the frontends. If one refuses, those that are left go on. The
+// caller holds x.op.
+func (x *disk) release(ctx context.Context, force bool) error {
+	x.mu.Lock()
+	fronts := slices.Clone(x.fronts)
+	x.mu.Unlock()
+	// Those that refuse come first: a block device.
+	slices.SortStableFunc(fronts, func(a, b *front) int { return strings.Compare(a.Kind, b.Kind) })
+	for _, f := range fronts {
+		if err := f.detach(ctx, force); err != nil {
+			return err
+		}
+		x.mu.Lock()
+		x.fronts = slices.DeleteFunc(slices.Clone(x.fronts), func(o *front) bool { return o == f })
+		x.mu.Unlock()
+	}
+	return nil
+}
+
+// blockDevice names the block device of the disk, if it has one.
+func (x *disk) blockDevice() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, f := range x.fronts {
+		if f.Kind == KindBlock {
+			return f.Address
+		}
+	}
+	return ""
+}
+
+// resize makes the disk larger. The caller holds x.op.
+func (x *disk) resize(ctx context.Context, size int64) error {
+	dev, err := x.device()
+	if err != nil {
+		return err
+	}
+	if err := dev.Resize(ctx, size); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	fronts := slices.Clone(x.fronts)
+	x.mu.Unlock()
+	for _, f := range fronts {
+		if err := f.resize(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stop leaves the frontends to the next daemon and closes the disk. The caller
+// holds x.op.
+func (x *disk) stop(ctx context.Context) error {
+	x.mu.Lock()
+	dev, fronts := x.dev, x.fronts
+	if dev != nil {
+		x.state = Closing
+	}
+	x.mu.Unlock()
+	for _, f := range fronts {
+		f.release()
+	}
+	var err error
+	if dev != nil {
+		err = dev.Close(ctx)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.dev, x.fronts = nil, nil
+	return err
+}
+
+func (x *disk) info() Info {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i := Info{Spec: x.spec, State: x.state, Err: x.err, Since: x.since, Counts: x.counts, StoreCounts: x.store}
+	if x.dev == nil {
+		return i
+	}
+	i.Size, i.Recovery, i.Stats = x.dev.Size(), x.dev.Recovery, x.dev.Stats()
+	for _, f := range x.fronts {
+		i.Frontends = append(i.Frontends, f.Frontend)
+	}
+	if err := x.dev.Err(); err != nil && x.state == Open {
+		i.State, i.Err = Failed, err
+	}
+	return i
+}

@@ -1,0 +1,132 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"miren.dev/runtime/lsvd/frontend/loop"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// How long to wait before a disk that cannot be opened is tried again. Users of
+// its block device wait as long after the store is back.
+const (
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// reopen opens a disk that was attached, as often as it takes. First it claims
+// the block device, whose users wait until the disk is open.
+func (d *Daemon) reopen(ctx context.Context, x *disk) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if !x.begin(stop) {
+		return
+	}
+	claimed := false
+	var refused time.Time // since when the disk is refused; zero: it is not
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		x.op.Lock()
+		err := ctx.Err()
+		if err == nil {
+			claimed = claimed || d.claim(ctx, x)
+			if err = d.start(ctx, x, false, false, false); err == nil {
+				x.op.Unlock()
+				d.logger.Info("disk is attached again", "volume", x.spec.label())
+				return
+			}
+			x.set(Failed, err)
+			d.logger.Error("disk cannot be opened, trying again", "volume", x.spec.label(), "error", err, "retry_in", wait)
+			switch {
+			case !isRefusal(err):
+				refused = time.Time{}
+			case refused.IsZero():
+				refused = time.Now()
+			case time.Since(refused) >= d.cfg.RefusedTimeout && x.view().Block:
+				d.discard(ctx, x)
+			}
+		}
+		x.op.Unlock()
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// isRefusal reports whether a disk cannot be opened for a reason that lies in
+// the volume, its log or its owner, and not in a store that does not answer.
+func isRefusal(err error) bool {
+	return errs.Is(err, errs.Conflict) || errs.Is(err, errs.FailedPrecondition) || errs.Is(err, errs.Corrupt)
+}
+
+// claim has the holder keep the block device that the daemon before has left.
+// It reports false if that is to be tried again. The caller holds x.op.
+func (d *Daemon) claim(ctx context.Context, x *disk) bool {
+	if !x.view().Block {
+		return true
+	}
+	err := loop.Claim(ctx, d.attachOptions(x))
+	switch {
+	case errs.Is(err, errs.NotFound):
+	case err != nil:
+		d.logger.Warn("a block device was not claimed, it is tried again", "volume", x.spec.label(), "error", err)
+		return false
+	default:
+		d.logger.Info("users of a block device wait until its disk is open", "volume", x.spec.label(), "device", d.leftDevice(x))
+	}
+	return true
+}
+
+// discard takes away the block device of a disk that is refused. The caller
+// holds x.op.
+func (d *Daemon) discard(ctx context.Context, x *disk) {
+	device := d.leftDevice(x)
+	if device == "" {
+		return
+	}
+	if err := loop.Discard(ctx, d.attachOptions(x)); err != nil {
+		d.logger.Warn("a block device was not taken away, it is tried again", "volume", x.spec.label(), "device", device, "error", err)
+		return
+	}
+	d.logger.Error("the disk is refused: users of its block device get I/O errors", "volume", x.spec.label(), "device", device)
+}
+
+// detachUnopened takes away, if forced, the block device that waits for a disk
+// that is not open; else it refuses. The caller holds x.op.
+func (d *Daemon) detachUnopened(ctx context.Context, x *disk, force bool) error {
+	if x.running() {
+		return nil
+	}
+	device := d.leftDevice(x)
+	switch {
+	case device == "":
+		return nil
+	case !force:
+		return errs.New(errs.FailedPrecondition, "volume %s is not open, and users of its block device %s wait for it", x.spec.label(), device).
+			WithHint("`r lsvd info %s` says why; --force takes the device away, and its users get I/O errors", x.spec.label())
+	}
+	return loop.Discard(ctx, d.attachOptions(x))
+}
+
+// leftDevice is the block device that a daemon before has left of a disk that
+// is not open; "" if there is none.
+func (d *Daemon) leftDevice(x *disk) string {
+	if !x.view().Block || x.running() {
+		return ""
+	}
+	left, err := loop.List(d.cfg.State.ID())
+	if err != nil {
+		d.logger.Warn("cannot list block devices", "error", err)
+		return ""
+	}
+	for _, e := range left {
+		if e.Volume == x.id.String() && e.Device != "" {
+			return e.Device
+		}
+	}
+	return ""
+}
