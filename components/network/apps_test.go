@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/pkg/appnet"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/testsupport/private"
@@ -72,6 +74,26 @@ func setApps(t *testing.T, m *Manager, apps []appnet.App) {
 	t.Helper()
 	if err := m.SetApps(t.Context(), apps); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAppsReachEachOtherBesideLeftovers: the tables of an installation that was killed, and
+// had the same subnet, do not change the addresses between apps.
+func TestAppsReachEachOtherBesideLeftovers(t *testing.T) {
+	if !private.Run(t) {
+		return
+	}
+	m := start(t)
+	c := m.firewallConfig()
+	c.Table, c.Bridge = "rt-gone", "gone"
+	if err := firewall.New(slog.New(slog.DiscardHandler)).Ensure(c); err != nil {
+		t.Fatal(err)
+	}
+	setApps(t, m, appsOf())
+	guests := attachApps(t, m)
+	to := echoes(t, guests["db"], 5432)
+	if err := echo(t, guests["shop"].NetNS, to, later); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -82,8 +82,11 @@ import (
 //	  iifname BRIDGE ip daddr GATEWAY udp dport 53 dnat ip to RESOLVER
 //	}
 //	chain outward { type nat hook postrouting priority srcnat; policy accept;
-//	  oifname != BRIDGE ip saddr SUBNET masquerade
+//	  oifname != BRIDGE ip saddr SUBNET ip daddr != SUBNET masquerade
 //	}
+//
+// An installation that was killed leaves its tables, and another may have its subnet then.
+// So what guests of one subnet send each other keeps its addresses.
 //
 // A policy is applied to each packet, not only to the first of a connection, so
 // that a change of it holds for open connections too. Those that the proxy must
@@ -133,7 +136,7 @@ func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Poli
 	b.forward(c)
 	b.redirect(c)
 	outward := b.chain("outward", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
-	outward(link(expr.MetaKeyOIFNAME, expr.CmpOpNeq, c.Bridge), ipv4(), address(sourceOffset, expr.CmpOpEq, c.Subnet), []expr.Any{&expr.Masq{}})
+	outward(link(expr.MetaKeyOIFNAME, expr.CmpOpNeq, c.Bridge), ipv4(), address(sourceOffset, expr.CmpOpEq, c.Subnet), address(destinationOffset, expr.CmpOpNeq, c.Subnet), []expr.Any{&expr.Masq{}})
 
 	arp := builder{conn: conn, table: tablesOf(c.Table)[1]}
 	arp.chain("guests", nftables.ChainTypeFilter, nftables.ChainHookRef(arpInput), nftables.ChainPriorityFilter)(fromBridge(c), setMark())
