@@ -58,7 +58,9 @@ var loadEvents = []struct {
 	{"wake", (*constantLoad).wake},
 	{drainNode, (*constantLoad).drainNode},
 	{"route", (*constantLoad).route},
-	{"env", func(l *constantLoad) { l.r(l.t, "", "app", "env", "set", "--app", loadApp, "AT="+time.Now().Format(time.RFC3339Nano)) }},
+	{"env", func(l *constantLoad) {
+		l.r(l.t, "", "app", "env", "set", "--app", loadApp, "AT="+time.Now().Format(time.RFC3339Nano))
+	}},
 	{"ingress-config", (*constantLoad).configure},
 	{"restart-server", func(l *constantLoad) { l.restart(syscall.SIGTERM) }},
 	{"kill-server", func(l *constantLoad) { l.restart(syscall.SIGKILL) }},
