@@ -64,7 +64,7 @@ var loadEvents = []struct {
 	{"ingress-config", (*constantLoad).configure},
 	{"restart-server", func(l *constantLoad) { l.restart(syscall.SIGTERM) }},
 	{"kill-server", func(l *constantLoad) { l.restart(syscall.SIGKILL) }},
-	{"upgrade", func(l *constantLoad) { l.r(l.t, "", "server", "upgrade"); l.healthy(l.t) }},
+	{"upgrade", (*constantLoad).upgrade},
 	{"kill-containerd", func(l *constantLoad) { kill(l.t, l.server.pid(l.t, "containerd")); l.healthy(l.t) }},
 	{"kill-postgres", func(l *constantLoad) { kill(l.t, l.server.pid(l.t, "postgres")); l.healthy(l.t) }},
 	{"restart-postgres", func(l *constantLoad) { signal(l.t, l.server.pid(l.t, "postgres"), syscall.SIGINT); l.healthy(l.t) }},
@@ -119,7 +119,7 @@ func TestConstantLoad(t *testing.T) {
 				l.settles(longSettle)
 			}
 		}
-		if time.Since(began) >= *loadTime && (*loadTime == 0 || l.requests() >= longLoad) || l.failed() > 100 {
+		if over := time.Since(began) >= *loadTime; over && (*loadTime == 0 || *loadOnly != "" || l.requests() >= longLoad) || l.failed() > 100 {
 			break
 		}
 	}
@@ -169,22 +169,29 @@ func eventsOfLoad(t *testing.T) (names []string) {
 	return names[:shortEvents]
 }
 
-// prepare deploys the apps and gives them hosts with a certificate.
-func (l *constantLoad) prepare() {
-	t := l.t
+// copyLoadApp writes the source of the app into a directory: its program, built, and the
+// file by which the image is made.
+func copyLoadApp(t *testing.T, dir string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	if err := os.CopyFS(l.dir, os.DirFS("testdata/load")); err != nil {
+	if err := os.CopyFS(dir, os.DirFS("testdata/load")); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(l.dir, "load"), "./testdata/load")
+	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, "load"), "./testdata/load")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the app: %v: %s", err, out)
 	}
-	if err := os.Remove(filepath.Join(l.dir, "main.go")); err != nil { // the image has the program alone
+	if err := os.Remove(filepath.Join(dir, "main.go")); err != nil { // the image has the program alone
 		t.Fatal(err)
 	}
+}
+
+// prepare deploys the apps and gives them hosts with a certificate.
+func (l *constantLoad) prepare() {
+	t := l.t
+	copyLoadApp(t, l.dir)
 	certs := t.TempDir()
 	chain, key := l.ca.Issue(t, "*.example.com", "*.grpc.example.com")
 	write(t, filepath.Join(certs, "cert.pem"), chain)
@@ -302,18 +309,39 @@ func (l *constantLoad) route() {
 // restart ends the server by a signal and starts it again.
 func (l *constantLoad) restart(s syscall.Signal) {
 	signal(l.t, l.server.pid(l.t, "server"), s)
-	if err := l.start(); err != nil {
-		l.t.Fatal(err)
+	l.mayTakeOver(func() {
+		if err := l.start(); err != nil {
+			l.t.Fatal(err)
+		}
+		l.healthy(l.t)
+	})
+}
+
+// upgrade replaces the server. The ingress is replaced too if the program is another one.
+func (l *constantLoad) upgrade() {
+	l.mayTakeOver(func() {
+		l.r(l.t, "", "server", "upgrade")
+		l.healthy(l.t)
+	})
+}
+
+// mayTakeOver notes whether another ingress process serves after do.
+func (l *constantLoad) mayTakeOver(do func()) (replaced bool) {
+	process, began := l.server.pid(l.t, "ingress"), time.Now()
+	do()
+	if replaced = l.server.pid(l.t, "ingress") != process; replaced {
+		l.tookOver(began)
 	}
-	l.healthy(l.t)
+	return replaced
 }
 
 // configure restarts the server with another configuration of the ingress, so that a new
 // ingress process takes over.
 func (l *constantLoad) configure() {
-	before := l.server.pid(l.t, "ingress")
 	l.extra = append(l.extra, "--ingress-hold-timeout", fmt.Sprintf("%ds", 60+l.round))
-	l.takesOver()
+	before := l.server.pid(l.t, "ingress")
 	l.restart(syscall.SIGTERM)
-	wait.For(l.t, "another process serves", func() bool { return l.server.pid(l.t, "ingress") != before }, wait.Within(converge))
+	if l.server.pid(l.t, "ingress") == before {
+		l.t.Error("no other ingress process serves")
+	}
 }

@@ -64,11 +64,11 @@ func (r *loadRecord) streamEnded() {
 	r.events[len(r.events)-1].ended++
 }
 
-// takesOver notes that a new ingress process is about to take over.
-func (r *loadRecord) takesOver() {
+// tookOver notes that a new ingress process has taken over since a time.
+func (r *loadRecord) tookOver(since time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.takeovers = append(r.takeovers, time.Now())
+	r.takeovers = append(r.takeovers, since)
 }
 
 // mayBeCut reports whether the ingress may cut a stream of that time now: it is one of a
