@@ -1,6 +1,7 @@
 // Command load is the app of TestConstantLoad: it answers requests, echoes messages of
 // WebSockets and of gRPC, and counts in streams of events. When it is told to stop, it
-// ends each stream so that the client knows that nothing is lost.
+// ends each stream so that the client knows that nothing is lost. It is the app of
+// TestChaos too.
 package main
 
 import (
@@ -26,6 +27,10 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if len(os.Args) > 1 && os.Args[1] == "once" {
+		fmt.Println("done")
+		return
+	}
 	serve := serveHTTP
 	if len(os.Args) > 1 && os.Args[1] == "grpc" {
 		serve = serveGRPC
