@@ -242,10 +242,12 @@ func (c *chaos) killOne(kind, command string, which int) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil || kind != "server" {
 		return // it has ended, or the server starts it again
 	}
-	for !ended(pid) {
-		if pause(context.Background(), 5*time.Millisecond) != nil {
+	for began := time.Now(); !ended(pid); {
+		if time.Since(began) > time.Minute {
+			c.problem("the killed server does not end: process %d waits in the kernel", pid)
 			return
 		}
+		_ = pause(context.Background(), 5*time.Millisecond)
 	}
 	if err := c.start(); err != nil {
 		c.problem("after the kill of %s: %v", kind, err)
