@@ -15,10 +15,12 @@ import (
 
 // TestIngressTakeover changes the configuration of the ingress while an app is under
 // load: a new process takes over from the old one, and no request fails. One that is
-// killed before it serves changes nothing.
+// killed before it serves changes nothing. A connection to the replaced process goes on
+// when the server, too, is replaced.
 func TestIngressTakeover(t *testing.T) {
 	s := own(t, "takeover")
 	name, dir := "app", copyExample(t, "go-http")
+	edit(t, filepath.Join(dir, "main.go"), "	r.Get(\"/healthz\"", scaledApp)
 	s.r(t, dir, "app", "deploy", "--app", name)
 	in, err := instance.Find(s.state, config.DefaultRunDir())
 	if err != nil {
@@ -53,7 +55,8 @@ func TestIngressTakeover(t *testing.T) {
 	s.answers(t, name, "/", "v1")
 
 	pid := first
-	for _, hold := range []string{"31s", "32s", "33s"} {
+	echo := s.openEcho(t, name)
+	for i, hold := range []string{"31s", "32s", "33s"} {
 		kill(t, s.pid(t, "server"))
 		extra := s.extra
 		s.extra = append(extra[:len(extra):len(extra)], "--ingress-hold-timeout", hold)
@@ -66,7 +69,11 @@ func TestIngressTakeover(t *testing.T) {
 		pid = s.pid(t, "ingress")
 		s.ingressIsConfined(t)
 		s.answers(t, name, "/", "v1")
+		if i < 2 { // the second server asks the first process again to end
+			echo(t)
+		}
 	}
+	echo(nil)
 	wait.For(t, "the first process ends", func() bool { return ended(first) }, wait.Within(converge))
 	edit(t, filepath.Join(dir, "main.go"), `"v1"`, `"v2"`)
 	s.r(t, dir, "app", "deploy", "--app", name) // which asks the ingress for both processes

@@ -5,6 +5,8 @@ package ingress
 import (
 	"context"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -41,6 +43,12 @@ func newRun(e *command.Env) *cobra.Command {
 }
 
 func (o *runOptions) run(ctx context.Context) error {
+	// Each server that starts asks a replaced ingress to end, and the first SIGTERM has
+	// ended ctx. Another one must not end the process, which finishes its requests until
+	// the drain time is over. A second SIGINT does.
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGTERM)
+	defer signal.Stop(again)
 	cfg, err := o.config.Load()
 	if err != nil {
 		return err

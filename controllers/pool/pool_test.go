@@ -207,6 +207,23 @@ func TestReplacesAtOnce(t *testing.T) {
 	}
 }
 
+// A drain of the node, however often, delays no replacement.
+func TestDrainedNodeIsNoFailure(t *testing.T) {
+	f := setup(t, 2)
+	f.reconcile()
+	for range 8 {
+		for _, sb := range f.members().Live {
+			sb.Spec.Desired, sb.Spec.StopReason = sandbox.DesiredStateStopped, sandbox.EndReasonNode // as domain/nodes does
+			f.must(entity.UpdateSpec(t.Context(), f.store, sb))
+			f.end(sb, sandbox.EndReasonNode)
+		}
+		f.reconcile()
+		if st := f.members(); len(st.Live) != 2 || f.pool.Status.Failures != 0 {
+			t.Fatalf("%d live, status %+v", len(st.Live), f.pool.Status)
+		}
+	}
+}
+
 func TestScale(t *testing.T) {
 	f := setup(t, 3)
 	f.reconcile()

@@ -52,6 +52,8 @@ func EndedUnexpectedly(sb *sandbox.Sandbox) bool {
 	switch sb.Status.Reason {
 	case sandbox.EndReasonUser, sandbox.EndReasonTTL, sandbox.EndReasonIdle:
 		return false
+	case sandbox.EndReasonNode:
+		return sb.Spec.StopReason != sandbox.EndReasonNode // otherwise its node was drained
 	}
 	return true
 }

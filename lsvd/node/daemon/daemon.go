@@ -320,6 +320,7 @@ func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (
 	}
 	i := x.info()
 	if err := d.detachUnopened(ctx, x, force); err != nil {
+		d.openLater(x)
 		return i, err
 	}
 	if err := x.release(ctx, force); err != nil {

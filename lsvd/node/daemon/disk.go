@@ -106,6 +106,13 @@ func (x *disk) halt() {
 	}
 }
 
+// resume permits the attempts again that halt has ended.
+func (x *disk) resume() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.halted = false
+}
+
 func (x *disk) set(s State, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

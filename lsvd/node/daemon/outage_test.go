@@ -233,3 +233,25 @@ func TestDetachInAnOutage(t *testing.T) {
 		return len(left) == 0 && len(m.entries(t, t.Context())) == 0
 	})
 }
+
+// TestRefusedDetachOpensTheDisk: a detach that is refused, since users of the device
+// wait, does not end the attempts to open the disk.
+func TestRefusedDetachOpensTheDisk(t *testing.T) {
+	m := newMachine(t, time.Minute)
+	store, p, _, u := m.inOutage(t)
+	p.end(t, syscall.SIGKILL)
+
+	d := m.run(t, daemon.Config{})
+	wait.For(t, "the daemon has the device", func() bool { return m.claimed(t) })
+	for range 3 {
+		if _, err := d.Detach(t.Context(), "data", "", false); !errs.Is(err, errs.FailedPrecondition) {
+			t.Errorf("detach of a device that users wait for: %v", err)
+		}
+	}
+	store.end()
+	u.goesOn(t, "after the outage")
+	close(u.quit)
+	if err := wait.Receive(t, "the end of the user", u.done); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -27,6 +27,10 @@ func (d *Daemon) reopen(ctx context.Context, x *disk) {
 	var refused time.Time // since when the disk is refused; zero: it is not
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		x.op.Lock()
+		if x.gone || x.running() { // another attempt has opened it, or it is detached
+			x.op.Unlock()
+			return
+		}
 		err := ctx.Err()
 		if err == nil {
 			claimed = claimed || d.claim(ctx, x)
@@ -55,6 +59,19 @@ func (d *Daemon) reopen(ctx context.Context, x *disk) {
 			return
 		}
 	}
+}
+
+// openLater resumes the attempts to open a disk that a refused detach has ended: users
+// of its block device wait for it. The caller holds x.op.
+func (d *Daemon) openLater(x *disk) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil || d.stopped {
+		return
+	}
+	x.resume()
+	ctx := d.ctx
+	d.retries.Go(func() { d.reopen(ctx, x) })
 }
 
 // isRefusal reports whether a disk cannot be opened for a reason that lies in
