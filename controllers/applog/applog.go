@@ -76,7 +76,7 @@ func (c *Collector) Controller() kit.Controller {
 			sb, ok := o.(*sandbox.Sandbox)
 			return ok && sb.Spec.Node == c.Node && sb.Spec.App != ""
 		},
-		Access: kit.Access{Reads: []*schema.Kind{app.AppVersionKind}},
+		Access: kit.Access{Reads: []*schema.Kind{app.AppKind, app.AppVersionKind}},
 	}
 }
 
@@ -167,7 +167,8 @@ func (c *Collector) copy(ctx context.Context, s *source) (int, error) {
 }
 
 // Finish copies the last lines of a sandbox whose entity is gone. Its own log may be
-// deleted when it returns nil.
+// deleted when it returns nil. If the app is gone too, the Keeper may have deleted the log
+// of the app before these lines, so Finish deletes it.
 func (c *Collector) Finish(ctx context.Context, sid string) error {
 	c.mu.Lock()
 	s := c.sources[sid]
@@ -183,6 +184,14 @@ func (c *Collector) Finish(ctx context.Context, sid string) error {
 		return err
 	}
 	if err := c.Logs.Forget(s.app, sid); err != nil {
+		return err
+	}
+	switch _, err := entity.Get[app.App](ctx, c.Store, id.App(s.app)); {
+	case errs.Is(err, errs.NotFound):
+		if err := c.Logs.Remove(s.app); err != nil {
+			return err
+		}
+	case err != nil:
 		return err
 	}
 	c.mu.Lock()
