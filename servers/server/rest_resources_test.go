@@ -30,6 +30,9 @@ func init() {
 		"GET /pools", "GET /pools/{template}", "PUT /pools/{template}", "DELETE /pools/{template}",
 		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "POST /volumes/{name}/clones",
 		"POST /volumes/{name}/snapshots", "GET /volumes/{name}/snapshots", "DELETE /volumes/{name}/snapshots/{snapshot}",
+		"POST /addons", "GET /addons", "GET /addons/{addon}", "GET /addons/{addon}/wait", "DELETE /addons/{addon}", "POST /addons/{addon}/rotate",
+		"PUT /addons/{addon}/apps/{app}", "DELETE /addons/{addon}/apps/{app}", "POST /addons/{addon}/backups",
+		"DELETE /addons/{addon}/backups/{backup}", "POST /addons/{addon}/backups/{backup}/restore",
 		"POST /webhooks", "GET /webhooks", "GET /webhooks/{name}", "PATCH /webhooks/{name}", "DELETE /webhooks/{name}", "POST /webhooks/{name}/rotate-secret",
 		"POST /webhooks/{name}/test", "GET /webhooks/{name}/deliveries", "POST /webhooks/{name}/replay",
 		"POST /keys", "GET /keys", "GET /keys/{name}", "DELETE /keys/{name}", "GET /audit", "GET /events", "GET /events/stream", "GET /policy", "GET /policy/report",
@@ -37,6 +40,10 @@ func init() {
 	)
 	maps.Copy(restBodies, map[string]string{
 		"POST /keys": `{"name": "none"}`,
+
+		"POST /addons":                   `{"name": "none", "engine": "valkey"}`,
+		"PUT /addons/{addon}/apps/{app}": `{}`,
+		"POST /addons/{addon}/backups":   `{}`,
 
 		"POST /webhooks":               `{"name": "none", "url": "https://example.com"}`,
 		"PATCH /webhooks/{name}":       `{"disabled": true}`,
