@@ -30,6 +30,11 @@ func TestAppLogsOutliveSandboxes(t *testing.T) {
 	a, v := e.app("shop")
 	one := e.appSandbox(a, v, "web", "stub")
 	e.printed("shop", "sleeping")
+	// A sandbox that is deleted before the first copy is one whose app is not known any more.
+	wait.For(t, "its lines are copied", func() bool {
+		_, _, ok := e.kept.Find(string(one.ID))
+		return ok
+	})
 	var want []string
 	for i := range 3000 {
 		line := fmt.Sprintf("request %d of the first one", i)
