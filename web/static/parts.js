@@ -1,5 +1,5 @@
 // What pages are made of.
-import { html, signal, useEffect, useRef, useState } from "./lib.js";
+import { html, signal, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 
 // Navigation: the path below /ui/.
 const here = () => location.pathname.replace(/^\/ui\/?/, "") + location.search;
@@ -128,7 +128,8 @@ export const matches = (text, ...fields) =>
 
 export function Dialog({ title, close, children }) {
   const ref = useRef(null);
-  useEffect(() => {
+  // Before anyone can type: what is closed takes no focus.
+  useLayoutEffect(() => {
     ref.current.showModal();
   }, []);
   return html`<dialog ref=${ref} aria-labelledby="dialog-title" onClose=${close} onClick=${(e) => e.target === ref.current && close()}>

@@ -29,7 +29,7 @@ await run(async (browser) => {
   // Make a sandbox.
   await visit(page, "sandboxes");
   await click(page, "New sandbox");
-  await text(page, "Template", "dialog");
+  await text(page, "Template", "dialog[open]");
   await accessible(page, "new sandbox");
   await page.type("#name", "box");
   await click(page, "Make it");
@@ -59,7 +59,7 @@ await run(async (browser) => {
   await click(page, "tmp/");
   await click(page, "t/");
   await click(page, "a.txt");
-  await page.waitForFunction(() => document.querySelector("dialog textarea")?.value === "hello\n");
+  await page.waitForFunction(() => document.querySelector("dialog[open] textarea")?.value === "hello\n");
   await accessible(page, "file");
   await page.type("dialog textarea", "more\n");
   await click(page, "Save");
@@ -83,6 +83,7 @@ await run(async (browser) => {
   await visit(page, "executions");
   if (!process.env.STATIC) await text(page, "Nothing was executed");
   await click(page, "Run code");
+  await text(page, "Program", "dialog[open]");
   await page.select("#language", "shell");
   await page.type("#code", "echo from the program");
   await accessible(page, "run code");
