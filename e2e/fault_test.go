@@ -78,7 +78,11 @@ func (s *server) status(t *testing.T) status {
 func (s *server) pid(t *testing.T, component string) (pid int) {
 	t.Helper()
 	wait.NoError(t, component+" runs", func() error {
-		st := s.status(t)
+		res := s.try(t, "", "server", "status", "--json")
+		var st status
+		if err := json.Unmarshal([]byte(res.Stdout), &st); err != nil { // the server is being restarted
+			return fmt.Errorf("%w: %s", err, res)
+		}
 		for _, c := range st.Components {
 			if pid = c.PID; c.Name == component && pid > 0 {
 				return nil
