@@ -18,8 +18,7 @@ case ${1:?unit, root, e2e, packages, probe, kubernetes or image} in
 unit)
 	"$go" test -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
-	# Tests wait for each other's processes and for time: two cores are busy to two thirds with two packages at a time.
-	exec "$go" test -race -p $(($(nproc) + 1)) -timeout 15m "${pkgs[@]}"
+	exec "$go" test -race -timeout 15m "${pkgs[@]}"
 	;;
 root)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test as root" >&2; exit 1; }
