@@ -114,10 +114,10 @@ func (c *chaos) idle() {
 	}, wait.Within(settled), wait.Every(500*time.Millisecond))
 }
 
-// checkHost: the machine has what it had before.
+// checkHost fails if a process, mount, interface or rule of the test remains on the machine.
 func (c *chaos) checkHost(before []string) {
 	c.idle()
-	wait.NoError(c.t, "the machine has what it had before", func() error {
+	wait.NoError(c.t, "nothing of the test remains on the machine", func() error {
 		if got := c.host(); !slices.Equal(got, before) {
 			return errors.New(difference(got, before))
 		}

@@ -27,6 +27,7 @@ type chaosClient struct {
 	// versions are those that may serve: the acknowledged one, and ones whose deployment
 	// has an unknown outcome. It is empty before the first.
 	versions []string
+	deployed bool // one was acknowledged, so the app exists
 	routes   []string
 }
 
@@ -348,7 +349,7 @@ func (c *chaosClient) deploy(ctx context.Context) {
 		return
 	}
 	if _, f := c.opIn(ctx, c.source, true, "app", "deploy", "--app", c.app); f == nil {
-		c.versions = []string{version}
+		c.versions, c.deployed = []string{version}, true
 		return
 	}
 	c.versions = append(c.versions, version)
@@ -356,7 +357,7 @@ func (c *chaosClient) deploy(ctx context.Context) {
 
 // ofApp is an operation on the app, if it was deployed.
 func (c *chaosClient) ofApp(ctx context.Context, args ...string) *failure {
-	if len(c.versions) == 0 {
+	if !c.deployed {
 		return nil
 	}
 	_, f := c.op(ctx, len(c.versions) == 1, args...)
@@ -384,7 +385,7 @@ func (c *chaosClient) changeRoutes(ctx context.Context) {
 		c.routes = c.routes[1:]
 		return
 	}
-	if c.ofApp(ctx, "route", "set", host, "--app", c.app) == nil && len(c.versions) > 0 {
+	if c.ofApp(ctx, "route", "set", host, "--app", c.app) == nil && c.deployed {
 		c.routes = append(c.routes, host)
 	}
 }
@@ -409,7 +410,7 @@ func (c *chaosClient) check() {
 			break
 		}
 	}
-	if len(c.versions) == 0 {
+	if !c.deployed {
 		return
 	}
 	wait.NoError(c.t, "the app of client "+fmt.Sprint(c.n)+" serves", func() error {

@@ -94,7 +94,7 @@ func TestDisks(t *testing.T) {
 
 // stopsWithoutHolder kills the server, the disk daemon and the holder of its block devices
 // while a sandbox uses a disk. `r server stop` ends everything all the same, and the disk
-// has what was written.
+// keeps the synced file.
 func (s *server) stopsWithoutHolder(t *testing.T) {
 	t.Helper()
 	s.r(t, "", "disk", "create", "held", "--size", "64M")

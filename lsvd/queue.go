@@ -76,9 +76,9 @@ func (d *Device) finishBatch(batch []*op) {
 	}
 }
 
-// FlushLikely reports whether a flush will probably follow what was written, and
-// take its time: then FlushEarly may begin it, and the flush that is asked for
-// meanwhile may Join it.
+// FlushLikely reports whether the user will probably request a long flush after the last
+// writes. The caller may then begin it by FlushEarly, and a request that comes meanwhile
+// may Join that flush.
 func (d *Device) FlushLikely() bool { return !d.opts.RemoteFlush && d.wal.SyncLikely() }
 
 // FlushEarly flushes before a flush is asked for.

@@ -16,7 +16,7 @@ func newURL(e *command.Env) *cobra.Command {
 		Use:   "url NAME",
 		Short: "Print a URL that opens a preview for a while",
 		Long: `Prints a URL with a token that is valid for an hour, or --ttl. A browser that opens it gets a cookie, and goes on without
-the token in its address. Whoever has the URL can use the preview until then, or until the preview is deleted.`,
+the token in its address. Everyone with the URL can use the preview until then, or until a user deletes the preview.`,
 		Example:           "  r preview url 3000-sb4k2j --ttl 10m",
 		Args:              command.Args(1, 1, "NAME"),
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.PreviewKind),

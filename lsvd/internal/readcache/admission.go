@@ -13,7 +13,7 @@ type admission struct {
 	minHits int // hits that an admitted frame must give
 }
 
-// maxShift admits one miss in 32 at least, which notices a change of the load.
+// maxShift lets one miss in 32 at least into the cache, so the policy notices a change of the load.
 const maxShift = 5
 
 // admit reports whether this miss is admitted. It is deterministic, so that a

@@ -32,8 +32,8 @@ type localFrames struct {
 // store. A caller that awaits one tries other ways.
 var errNotBrought = errs.New(errs.Unavailable, "frame was not read")
 
-// loadLocal fills what it can of parts, and returns what is left. Whatever goes
-// wrong, other tiers are asked for it and say why.
+// loadLocal reads parts from the local store and returns the parts that it could not
+// read. It reports no error: the caller reads those parts from the next tier, which does.
 func (c *Cache) loadLocal(ctx context.Context, parts []Part, stream bool) (left []Part) {
 	bring := stream
 	if len(parts) == 1 && !stream {

@@ -97,8 +97,7 @@ func (g *gated) pass(write bool) error {
 	return <-leave
 }
 
-// TestLikelyDuringWrite: who asks whether a sync is due is answered while a record
-// is written.
+// TestLikelyDuringWrite: SyncLikely returns while the log writes a record.
 func TestLikelyDuringWrite(t *testing.T) {
 	fs := &gated{FS: vfs.NewSim(), writes: true}
 	l := begin(t, fs, 1<<20)
@@ -156,7 +155,7 @@ func TestSyncEarly(t *testing.T) {
 			t.Fatal("did not join")
 		}
 	}
-	if err := l.SyncEarly(); err != nil { // somebody is at it
+	if err := l.SyncEarly(); err != nil { // another call syncs already
 		t.Fatal(err)
 	}
 	select {

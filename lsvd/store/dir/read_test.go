@@ -99,8 +99,7 @@ func dropCache(t *testing.T, path string) {
 	}
 }
 
-// TestFilesClosed: objects that a store keeps open are closed when nobody has it
-// any more.
+// TestFilesClosed: the files of a store are closed when no variable refers to the store.
 func TestFilesClosed(t *testing.T) {
 	root := t.TempDir()
 	func() {
