@@ -30,6 +30,7 @@ func (s *server) entries(app string) ([]string, error) {
 // were committed. A backup that is restored has exactly the rows of its time. Credentials
 // that were rotated are refused.
 func TestAddonOfAnApp(t *testing.T) {
+	t.Parallel()
 	const name, db = "guestbook", "guestbook-db"
 	s := own(t, "addon")
 	dir := filepath.Join(t.TempDir(), name)

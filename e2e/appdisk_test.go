@@ -40,6 +40,7 @@ func (s *server) tryPost(ctx context.Context, app, body string) error {
 // after a new version, a version that fails, a restart, a rollback, the stop of a
 // sandbox and the deletion of the app. Requests that come between two versions are answered.
 func TestAppKeepsItsDisk(t *testing.T) {
+	t.Parallel()
 	const name, disk = "notes", "go-notes-data"
 	s, dir := own(t, "appdisk"), copyExample(t, "go-notes")
 	main := filepath.Join(dir, "main.go")

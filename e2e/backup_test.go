@@ -26,6 +26,7 @@ import (
 // destroyed. A restore that is killed leaves a directory that is refused; a whole one
 // brings everything back in another directory.
 func TestBackup(t *testing.T) {
+	t.Parallel()
 	s, dir := own(t, "backup"), copyExample(t, "go-notes")
 	app := "notes"
 	edit(t, filepath.Join(dir, "main.go"), `"v1"`, `"v1 "+os.Getenv("TOKEN")`)

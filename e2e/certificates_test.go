@@ -21,6 +21,7 @@ import (
 // also by the next ingress process, until the certificate is
 // deleted.
 func TestCertificates(t *testing.T) {
+	t.Parallel()
 	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)

@@ -53,6 +53,7 @@ func (s *server) detached(t *testing.T, disk string) {
 // and compares what is restored, for copies in a directory and in S3. The server
 // is killed during a copy, and completes it.
 func TestDiskCopies(t *testing.T) {
+	t.Parallel()
 	s := own(t, "diskcopies")
 	t.Run("directory", func(t *testing.T) { s.copies(t, "dir", t.TempDir()) })
 	t.Run("S3", func(t *testing.T) {

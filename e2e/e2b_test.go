@@ -88,6 +88,7 @@ func (s *server) e2b(t *testing.T, clients, program, script, key string, args ..
 // stopped in order as for an upgrade, and clients follow them with the next one,
 // without losing output that nobody read.
 func TestE2BCommandsOutliveTheServer(t *testing.T) {
+	t.Parallel()
 	clients := e2bClients(t)
 	s := own(t, "e2b-restart")
 	s.r(t, "", "sandbox", "run", "--template", "base", "--wait", "10m", "--", "true")

@@ -124,6 +124,7 @@ func followByREST(t *testing.T, url, key string) *ids {
 // order to those who follow it, while the server is killed again and again. Deliveries of
 // webhooks have the same events. The commands of docs/events.md.
 func TestEvents(t *testing.T) {
+	t.Parallel()
 	s, url := withAPI(t, "events")
 	key := strings.TrimSpace(s.r(t, "", "key", "create", "reader", "--role", "viewer"))
 	s.r(t, "", "webhook", "create", "all", "http://127.0.0.1:9/refused")
@@ -218,6 +219,7 @@ func TestEvents(t *testing.T) {
 // TestKeyBounds: a key has its sandboxes and executions at the same time and no more, by
 // each face, also after the server was killed; what ends frees its room.
 func TestKeyBounds(t *testing.T) {
+	t.Parallel()
 	s, url := withAPI(t, "keybounds")
 	key := strings.TrimSpace(s.r(t, "", "key", "create", "ci", "--max-sandboxes", "2", "--max-executions", "1"))
 	post := func(path, body string) (int, string) {

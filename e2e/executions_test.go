@@ -48,6 +48,7 @@ func readResult(t *testing.T, bucket *s3test.Server, key string) (out resultRead
 // kills the server while they run. What they leave is in a bucket, where another
 // client reads it.
 func TestExecutions(t *testing.T) {
+	t.Parallel()
 	bucket := s3test.Start(t, "minio")
 	s := own(t, "executions", "--executions-store", fmt.Sprintf("s3://bucket/results?endpoint=%s&credentials=%s", bucket.URL, bucket.Credentials))
 	submit := func(args ...string) string {

@@ -110,6 +110,7 @@ func (l *onDemand) testGuide(t *testing.T) {
 // TestSandboxRunWithoutServer: without a server, sandbox-run starts what it needs,
 // once for all commands. It survives a kill of the server, and ends by itself.
 func TestSandboxRunWithoutServer(t *testing.T) {
+	t.Parallel()
 	l, dir := localInstallation(t, "local"), t.TempDir()
 	write(t, filepath.Join(dir, "app.py"), localHandler)
 	run := func(args ...string) result {

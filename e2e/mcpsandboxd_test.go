@@ -29,6 +29,7 @@ func (l *onDemand) sandboxd(t *testing.T, config string) (env, args []string) {
 // output and by HTTP without a server. Sandboxes survive a kill of what runs them,
 // and nothing is left when both have ended.
 func TestMCPSandboxd(t *testing.T) {
+	t.Parallel()
 	l := localInstallation(t, "mcpd")
 	env, args := l.sandboxd(t, "  memory_bytes: 536870912\n  templates: [base, python]\n  allow_network: false\ntools:\n  enabled: [sandboxes, code, write_file]\nfiles:\n  max_bytes: 10\n")
 	c := startMCP(t, env, args...)

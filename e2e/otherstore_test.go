@@ -11,11 +11,13 @@ import (
 
 // TestSQLite: a server that keeps its entities in a file needs no PostgreSQL.
 func TestSQLite(t *testing.T) {
+	t.Parallel()
 	testOtherStore(t, "sqlite", "SQLite", "sqlite://"+filepath.Join(stateRoot, "sqlite", "store.db"))
 }
 
 // TestEtcd: a server that keeps its entities in etcd needs no PostgreSQL.
 func TestEtcd(t *testing.T) {
+	t.Parallel()
 	testOtherStore(t, "etcd", "etcd", etcdtest.Start(t).URL(t))
 }
 
@@ -65,6 +67,7 @@ func testOtherStore(t *testing.T, name, shown, url string) {
 // TestMoveStore: the entities of a stopped server are copied to SQLite, to etcd and
 // back to the private PostgreSQL; after each copy it serves its app with its secret.
 func TestMoveStore(t *testing.T) {
+	t.Parallel()
 	s := own(t, "move")
 	app, dir := "moved", copyExample(t, "go-http")
 	s.r(t, dir, "app", "deploy", "--app", app)

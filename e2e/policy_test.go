@@ -8,6 +8,7 @@ import (
 // TestPolicy meets the rules of policies by several faces. Then it runs the commands
 // of docs/policies.md.
 func TestPolicy(t *testing.T) {
+	t.Parallel()
 	s := own(t, "policy")
 	older := strings.TrimSpace(s.r(t, "", "sandbox", "create", "--template", "base"))
 	refused := func(rule string, args ...string) {

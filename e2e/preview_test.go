@@ -302,6 +302,7 @@ func (p *previewed) testTokens(t *testing.T) {
 // TestPreviewOutlivesServer: previews answer while the server is down, and a
 // request for a paused sandbox waits for it.
 func TestPreviewOutlivesServer(t *testing.T) {
+	t.Parallel()
 	s := own(t, "preview", "--rpc-address", "127.0.0.1:0")
 	p := newPreviewed(t, s, "box", "0.0.0.0", "--egress", "none")
 	s.r(t, "", "sandbox", "preview", p.box, "3000", "--public")

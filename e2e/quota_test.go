@@ -9,6 +9,7 @@ import (
 
 // TestQuota: a project keeps its quota, and what waits for it runs when there is room.
 func TestQuota(t *testing.T) {
+	t.Parallel()
 	s := own(t, "quota")
 	box := strings.TrimSpace(s.r(t, "", "sandbox", "create", "--template", "base"))
 	s.r(t, "", "quota", "set", "--sandboxes", "1")

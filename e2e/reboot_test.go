@@ -50,6 +50,7 @@ func (s *server) reboot(t *testing.T) {
 // TestReboot: after a reboot apps are there again with their disks, sandboxes that
 // ran have ended with a reason, and paused ones continue with their memory.
 func TestReboot(t *testing.T) {
+	t.Parallel()
 	s := own(t, "reboot")
 	app, dir := "app", copyExample(t, "go-http")
 	s.r(t, dir, "app", "deploy", "--app", app)

@@ -93,6 +93,7 @@ func (c *remoteClient) r(t *testing.T, args ...string) string {
 // TestRemoteClientNeedsNoServerBinary uses a server over the network with
 // nothing but the program r and a client certificate.
 func TestRemoteClientNeedsNoServerBinary(t *testing.T) {
+	t.Parallel()
 	s := own(t, "remote", "--rpc-address", "127.0.0.1:0")
 	app := filepath.Join(t.TempDir(), "app.yaml")
 	write(t, app, "kind: app\nname: faraway\n")

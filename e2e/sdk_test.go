@@ -19,6 +19,7 @@ import (
 // docs/workspace.md, in Go, and that of TypeScript in Node.js, Deno, Bun and
 // a browser.
 func TestSDKs(t *testing.T) {
+	t.Parallel()
 	p := newSDKs(t)
 	runtimes := sdkScript(t, "runtimes")
 	s, url := withAPI(t, "sdk")

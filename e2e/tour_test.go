@@ -90,6 +90,7 @@ func tourLogs(t *testing.T, s *server, name string) {
 
 // TestTour runs the commands of docs/cli.md that the other tests do not.
 func TestTour(t *testing.T) {
+	t.Parallel()
 	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)

@@ -84,6 +84,7 @@ func (r *receiver) has(t *testing.T, eventType, id string) {
 // when the server is killed; the commands of docs/webhooks.md; receivers on this machine
 // are refused unless they are allowed.
 func TestWebhooks(t *testing.T) {
+	t.Parallel()
 	recv := newReceiver(t)
 	s := own(t, "webhooks", "--webhooks-allow", "127.0.0.0/8")
 	secret := strings.TrimSpace(s.r(t, "", "webhook", "create", "all", recv.URL))

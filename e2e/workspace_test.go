@@ -16,6 +16,7 @@ import (
 // server, which does not start with a wrong environment. The server keeps warm
 // sandboxes for the API, and a program ends with its caller.
 func TestWorkspace(t *testing.T) {
+	t.Parallel()
 	need.Tools(t, "curl", "jq", "bash")
 	s, err := newServer("workspace")
 	if err != nil {
