@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	chaosTime = flag.Duration("chaos.time", 0, "how long TestChaos operates and kills; 0: it does not run")
+	chaosTime = flag.Duration("chaos.time", time.Minute, "how long TestChaos operates and kills")
 	chaosSeed = flag.Uint64("chaos.seed", 1, "chooses the operations and kills of TestChaos")
 )
 
@@ -63,10 +63,6 @@ type chaos struct {
 // fails only in a way that can be repeated, what was acknowledged is there, and when all is
 // deleted nothing is left: no entity, nothing on the machine.
 func TestChaos(t *testing.T) {
-	if *chaosTime == 0 {
-		t.Skip("`make chaos` runs it")
-	}
-	t.Parallel()
 	t.Logf("-chaos.seed %d -chaos.time %s", *chaosSeed, *chaosTime)
 	c := &chaos{t: t, killed: map[string]bool{}, kills: map[string]int{}, outcomes: map[string]int{}}
 	c.server = own(t, "chaos", "--ingress-drain-timeout", "2s")

@@ -21,7 +21,7 @@ import (
 
 var (
 	loadTime = flag.Duration("load.time", 0, "how long TestConstantLoad lasts at least; 0: each event takes place once")
-	loadOnly = flag.String("load.events", "", "events of TestConstantLoad, separated by commas; empty: all with -load.time, or it does not run")
+	loadOnly = flag.String("load.events", "", "events of TestConstantLoad, separated by commas; empty: all")
 )
 
 // What TestConstantLoad does in short and, with -load.time, in long.
@@ -83,9 +83,6 @@ type constantLoad struct {
 // configuration fails one of their requests. A stream that its app ends in an orderly way
 // is no failure if the client is served again at once and no message is missing.
 func TestConstantLoad(t *testing.T) {
-	if *loadTime == 0 && *loadOnly == "" {
-		t.Skip("`make load` runs it")
-	}
 	names := eventsOfLoad(t)
 	port, err := freePort()
 	if err != nil {
