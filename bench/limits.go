@@ -33,7 +33,7 @@ var titles = map[string]struct{ title, how string }{
 	"deploy": {"Deploy", "One line of `examples/go-http` changed. Ours: upload, build, new sandbox, shift of the traffic, until the ingress answers with the\n" +
 		"new line. Peer: `buildctl build` of the same Dockerfile and change with the same buildkitd and caches: the build alone."},
 	"wake": {"Wake", "`examples/go-http` with `scale = { min = 0 }`, without a sandbox: a request on a new connection, until its answer is read. The\n" +
-		"ingress holds it while the server makes a sandbox from the image."},
+		"ingress holds it while the server makes a sandbox from the image, or, with `suspend = true`, resumes the paused one."},
 	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peer: a tuned `httputil.ReverseProxy` as a process of its own before the same backend (200 bytes).\n" +
 		"Into a sandbox (`examples/go-http`): the same client, through the ingress and straight to the sandbox's address."},
 }
@@ -62,8 +62,10 @@ const (
 
 // limits explain why a figure falls short, as found by measuring its parts.
 var limits = map[string]string{
-	"wake, p50": limitWake,
-	"wake, p99": limitWake,
+	"wake, p50":              limitWake,
+	"wake, p99":              limitWake,
+	"wake with suspend, p50": limitRestore,
+	"wake with suspend, p99": limitRestore,
 	"puts, 1 client": "with one client nothing is batched: a put is two round trips to PostgreSQL (load under the counter's lock, then write and commit), each a " +
 		"switch between processes, and one fdatasync. Of about 0.6 ms the statements are 0.2, the second trip 0.1, the flush 0.2. etcd does its own flush in its own process",
 	"watch latency, 64 clients, 1000 puts/s, p99": "not known: 0.50× in the run of the day before on another machine; p99 depends on the slowest commits",

@@ -15,22 +15,30 @@ import (
 )
 
 // benchWake measures the first request for an app that sleeps: the ingress holds it until the sandbox that it wakes is
-// ready.
+// ready. One app starts anew, the other one is resumed with its memory.
 func benchWake(ctx context.Context, b *bench) error {
 	i, err := b.installation(ctx)
 	if err != nil {
 		return err
 	}
-	d, err := i.app.copyTo(b.scratch.path("apps", "sleeper"))
+	if err := b.wake(ctx, i, "wake", "sleeper", ""); err != nil {
+		return err
+	}
+	return b.wake(ctx, i, "wake with suspend", "suspended", ", suspend = true")
+}
+
+// wake measures the first requests for an app whose scale has the settings.
+func (b *bench) wake(ctx context.Context, i *install, what, name, settings string) error {
+	d, err := i.app.copyTo(b.scratch.path("apps", name))
 	if err != nil {
 		return err
 	}
-	d.name = "sleeper"
+	d.name = name
 	config, err := os.OpenFile(filepath.Join(d.dir, ".runtime", "app.toml"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(config, "scale = { min = 0, max = 1, idle = \"1s\" }\n")
+	_, err = io.WriteString(config, "scale = { min = 0, max = 1, idle = \"1s\""+settings+" }\n")
 	if cerr := config.Close(); err == nil {
 		err = cerr
 	}
@@ -51,7 +59,7 @@ func benchWake(ctx context.Context, b *bench) error {
 		}
 		took = append(took, float64(t.Microseconds())/1000)
 	}
-	p50, p99 := row{What: "wake, p50", Unit: "ms", Ours: median(took)}, row{What: "wake, p99", Unit: "ms", Ours: percentile(took, 99)}
+	p50, p99 := row{What: what + ", p50", Unit: "ms", Ours: median(took)}, row{What: what + ", p99", Unit: "ms", Ours: percentile(took, 99)}
 	p50.goal("≤ 120", p50.Ours <= 120)
 	p99.goal("≤ 250", p99.Ours <= 250)
 	b.report.add(p50)
@@ -59,7 +67,7 @@ func benchWake(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// sleeps waits until no sandbox of the app's pools is left.
+// sleeps waits until no sandbox of the app's pools runs.
 func (d *deployable) sleeps(ctx context.Context, i *install) error {
 	ctx, cancel := context.WithTimeout(ctx, deployTimeout)
 	defer cancel()
@@ -70,7 +78,7 @@ func (d *deployable) sleeps(ctx context.Context, i *install) error {
 		}
 		n := 0
 		for _, sb := range all {
-			if sb.Labels["app"] == d.name && !sb.Status.Phase.Ended() {
+			if sb.Labels["app"] == d.name && !sb.Status.Phase.Ended() && sb.Status.Phase != sandbox.SandboxPhasePaused {
 				n++
 			}
 		}

@@ -168,6 +168,94 @@ func TestWakeOutlivesTheServer(t *testing.T) {
 	}
 }
 
+// TestSuspend: an app that sleeps with suspend goes on where it was, also after its server was killed; when what was saved
+// is gone it starts anew; a new version ends the paused sandbox. No request fails.
+func TestSuspend(t *testing.T) {
+	t.Parallel()
+	s := own(t, "suspend")
+	name, dir := "suspended", copyExample(t, "go-http")
+	main := filepath.Join(dir, "main.go")
+	edit(t, main, "	r.Get(\"/healthz\"", `	visits := 0
+	r.Get("/visits", func(w http.ResponseWriter, _ *http.Request) {
+		visits++
+		fmt.Fprintln(w, visits)
+	})
+	r.Get("/healthz"`)
+	config := filepath.Join(dir, ".runtime", "app.toml")
+	b, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, config, string(b)+"scale = { min = 0, max = 2, idle = \"1s\", suspend = true }\n")
+	s.r(t, dir, "app", "deploy", "--app", name)
+	paused := func() string {
+		t.Helper()
+		var list []struct {
+			ID     string
+			Status struct{ Phase string }
+		}
+		id := ""
+		wait.NoError(t, "one sandbox, which is paused", func() error {
+			s.json(t, &list, "sandbox", "list", "--app", name)
+			n := 0
+			for _, sb := range list {
+				switch sb.Status.Phase {
+				case "stopped", "failed":
+				case "paused":
+					id = sb.ID
+					n++
+				default:
+					return fmt.Errorf("%s is %s", sb.ID, sb.Status.Phase)
+				}
+			}
+			if n != 1 {
+				return fmt.Errorf("%d are paused", n)
+			}
+			return nil
+		}, wait.Within(2*time.Minute))
+		return id
+	}
+	visit := func(want string) {
+		t.Helper()
+		began := time.Now()
+		if code, body, err := s.get(name, "/visits"); err != nil || code != http.StatusOK || body != want+"\n" {
+			t.Errorf("visit: %d %q %v, want %s", code, body, err, want)
+		}
+		t.Logf("answered after %s", time.Since(began).Round(time.Millisecond))
+	}
+	visit("1")
+	first := paused()
+	visit("2")
+	if again := paused(); again != first {
+		t.Errorf("%s sleeps, not %s", again, first)
+	}
+	kill(t, s.pid(t, "server"))
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	visit("3")
+	paused()
+	edit(t, main, "v1", "v2")
+	s.r(t, dir, "app", "deploy", "--app", name)
+	s.answers(t, name, "/", "v2")
+	visit("1")
+	second := paused()
+	if second == first {
+		t.Errorf("%s of the last version sleeps", first)
+	}
+	saved, err := filepath.Glob(filepath.Join(s.state, "snapshots", second+"-p*"))
+	if err != nil || len(saved) != 1 {
+		t.Fatalf("saved %v, %v", saved, err)
+	}
+	if err := os.RemoveAll(saved[0]); err != nil {
+		t.Fatal(err)
+	}
+	visit("1")
+	if third := paused(); third == second {
+		t.Errorf("%s sleeps, of which nothing was saved", second)
+	}
+}
+
 // load sends slow requests to an app, so many at a time, until stop is called.
 func (s *server) load(app string, parallel int) (stop func() (failed, all int64)) {
 	var failed, all atomic.Int64

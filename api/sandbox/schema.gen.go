@@ -646,6 +646,9 @@ type Autoscale struct {
 	// Time without a request after which it sleeps, and with less load after which it has
 	// fewer sandboxes (one minute at most). (default 5m0s)
 	Idle time.Duration `cbor:"4,keyasint" json:"idle"`
+	// When it goes to sleep, one sandbox is paused with its memory; the request that wakes it
+	// resumes that sandbox. (default false)
+	Suspend bool `cbor:"6,keyasint" json:"suspend"`
 	// Share of its CPU that a sandbox uses on average that is aimed at; absent: CPU does not
 	// count. (unit: percent)
 	CPU *int64 `cbor:"5,keyasint,omitempty" json:"cpu,omitempty"`
@@ -656,6 +659,7 @@ func (x *Autoscale) SetDefaults() {
 	x.Min = 1
 	x.Concurrency = 50
 	x.Idle = 5 * time.Minute
+	x.Suspend = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.

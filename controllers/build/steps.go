@@ -205,7 +205,7 @@ func services(plan *stack.Plan) []app.Service {
 			set(&s.Autoscale.Max, sc.Max)
 			set(&s.Autoscale.Idle, sc.Idle)
 			set(&s.Autoscale.Concurrency, in.Concurrency)
-			s.Autoscale.CPU = sc.CPU
+			s.Autoscale.CPU, s.Autoscale.Suspend = sc.CPU, sc.Suspend
 		}
 		if c := in.Live; c != nil {
 			s.Live = &app.LiveCheck{}

@@ -66,11 +66,15 @@ func (r *Reconciler) shrink(ctx context.Context, p *sandbox.SandboxPool, m *sand
 	draining = sandboxes.Draining(draining)
 	slices.SortFunc(m.Live, sandboxes.ByAge)
 	finished, again := r.finished(ctx, p, draining, now)
+	asleep, finished, err := suspend(p, m, finished, wanted)
+	if err != nil {
+		return nil, 0, err
+	}
 	more, err := stop(finished, sandbox.EndReasonUser)
 	if err != nil {
 		return nil, 0, err
 	}
-	ops = append(ops, more...)
+	ops = slices.Concat(ops, asleep, more)
 	excess := min(len(m.Live)-wanted, maxAtOnce)
 	if excess <= 0 {
 		return ops, again, nil

@@ -1,7 +1,8 @@
 // Package pool reconciles pools of sandboxes. Reconciler does so for the sandbox
 // pools of apps: it keeps the wanted number of sandboxes of a pool alive,
 // replaces those that ended after a growing delay and those that hang, one at a time, stops those above the wanted
-// number once their requests have ended, and deletes old ended ones. Warm does so for the warm pools of
+// number once their requests have ended, and deletes old ended ones. A pool that suspends pauses its last one instead, and
+// resumes it when it wakes. Warm does so for the warm pools of
 // templates, whose wanted number follows demand.
 //
 // A pool creates as many sandboxes as the quota of its project permits, and the
@@ -93,6 +94,7 @@ func (r *Reconciler) Controller() kit.Controller {
 			},
 		})
 	}
+	c.Shares = append(c.Shares, suspendedShare())
 	return c
 }
 
@@ -137,6 +139,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if wait > 0 {
 		again = earlier(again, wait)
 	}
+	if more, err = resume(p, &members, wanted); err != nil {
+		return 0, err
+	}
+	ops = append(ops, more...)
 	if len(members.Live) <= wanted {
 		hung, wait, err := replaceHung(p, &members, now())
 		if err != nil {
@@ -223,7 +229,7 @@ func write(ctx context.Context, s entity.Store, name string, ops []entity.Op) er
 // sandboxes that it added to the count of failures (oldest first, at most
 // maxAtOnce), and after how long the count may next change.
 func account(p *sandbox.SandboxPool, st sandboxes.Members, now time.Time) (counted []*sandbox.Sandbox, again time.Duration) {
-	p.Status.Total = int64(len(st.Live) + len(st.Stopping))
+	p.Status.Total = int64(len(st.Live) + len(st.Suspended) + len(st.Stopping))
 	p.Status.Ready = int64(st.Ready)
 	b := backoff{&p.Status.Failures, &p.Status.NextStart, &p.Status.Message}
 	return b.account(st, now)

@@ -154,7 +154,7 @@ func (w *sweep) pools(ctx context.Context, deploying bool) (time.Duration, error
 			return 0, err
 		}
 		members := sandboxes.Classify(sbs)
-		if len(members.Live)+len(members.Stopping) > 0 {
+		if len(members.Live)+len(members.Suspended)+len(members.Stopping) > 0 {
 			again = min(again, soon)
 			continue
 		}

@@ -124,8 +124,12 @@ func (r *Reconciler) paused(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 }
 
 // notResumed returns a sandbox that could not be continued to its pause: what
-// was saved is still there.
+// was saved is still there. One of a pool fails instead if another attempt would fail too: the
+// pool makes a new one, for which requests may wait.
 func (r *Reconciler) notResumed(ctx context.Context, sb *sandbox.Sandbox, cause error) (time.Duration, error) {
+	if sb.Spec.Pool != "" && !errs.Is(cause, errs.Unavailable) {
+		return r.fail(ctx, sb, errs.Wrap(cause, "it could not be resumed"))
+	}
 	sb.Status.Phase, sb.Status.Message = sandbox.SandboxPhasePaused, brief("it could not be resumed: "+cause.Error())
 	if err := r.write(ctx, sb); err != nil {
 		return 0, err

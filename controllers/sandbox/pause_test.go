@@ -181,3 +181,34 @@ func TestKilledInRefusedPause(t *testing.T) {
 		}
 	}
 }
+
+// TestResumeForAPool: a sandbox of a pool that cannot be resumed fails, and the pool makes another one; while a part of the
+// machine is away, it is tried again.
+func TestResumeForAPool(t *testing.T) {
+	for class, end := range map[errs.Class]api_sandbox.SandboxPhase{
+		errs.FailedPrecondition: api_sandbox.SandboxPhaseFailed, errs.Unavailable: api_sandbox.SandboxPhaseRunning,
+	} {
+		t.Run(string(class), func(t *testing.T) {
+			e := newEnv(t)
+			e.control(e.store)
+			p := api_sandbox.NewSandboxPool()
+			p.Project, p.Spec.Template.Image = e.project, "image"
+			e.must(entity.Create(t.Context(), e.store.Store, p))
+			sb := e.add(func(sb *Sandbox) { sb.Spec.Pool = p.GetID() }, "sleep")
+			e.phase(sb, api_sandbox.SandboxPhaseRunning)
+			e.wantPaused(sb)
+			e.phase(sb, api_sandbox.SandboxPhasePaused)
+			var asked atomic.Int64
+			e.machine.SetHook(func(op, _ string, after bool) error {
+				if op == "Ensure" && !after && asked.Add(1) == 1 {
+					return errs.New(class, "no kernel")
+				}
+				return nil
+			})
+			e.spec(sb, func(s *api_sandbox.SandboxSpec) { s.Desired = api_sandbox.DesiredStateRunning })
+			if got := e.phase(sb, end); end == api_sandbox.SandboxPhaseFailed && !strings.Contains(got.Status.Message, "could not be resumed: no kernel") {
+				t.Errorf("message %q", got.Status.Message)
+			}
+		})
+	}
+}

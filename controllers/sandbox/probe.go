@@ -184,14 +184,20 @@ func (r *Reconciler) age(sb *sandbox.Sandbox) time.Duration {
 	return r.now().Sub(*sb.Status.StartedAt)
 }
 
-// interval is the time between probes of a sandbox that is not ready. For a new sandbox of an app it grows with the
-// sandbox's age, since a request may wait for it. It is longer once the sandbox is overdue, or was ready before.
+// interval is the time between probes of a sandbox that is not ready. For a new sandbox of an app, or one that was resumed, it
+// grows with the time that it runs, since a request may wait for it. It is longer once the sandbox is overdue, or was ready
+// before.
 func (r *Reconciler) interval(sb *sandbox.Sandbox) time.Duration {
 	wait := max(sb.Spec.Template.Probe.Interval, minInterval)
-	if sb.Spec.App != "" && sb.Status.ReadyAt == nil {
-		wait = min(wait, max(r.age(sb)/2, firstInterval))
+	age, was := r.age(sb), sb.Status.ReadyAt != nil
+	if sb.Status.PausedAt != nil {
+		age = r.now().Sub(r.work.awakeSince(string(sb.ID), r.now()))
+		was = was && age >= readyEvery
 	}
-	if sb.Status.Overdue || sb.Status.ReadyAt != nil {
+	if sb.Spec.App != "" && !was {
+		wait = min(wait, max(age/2, firstInterval))
+	}
+	if sb.Status.Overdue || was {
 		wait = max(wait, min(max(r.age(sb)/60, time.Second), readyEvery/2))
 	}
 	return wait

@@ -60,8 +60,11 @@ func (r *Reconciler) room(ctx context.Context, sb *sandbox.Sandbox) error {
 	return nil // it was changed meanwhile: the next write fails
 }
 
-// withoutRoom records why a sandbox stays paused.
+// withoutRoom records why a sandbox stays paused. One of a pool fails instead: another node may have room for a new one.
 func (r *Reconciler) withoutRoom(ctx context.Context, sb *sandbox.Sandbox, why error) (time.Duration, error) {
+	if sb.Spec.Pool != "" {
+		return r.fail(ctx, sb, why)
+	}
 	if m := brief(why.Error()); sb.Status.Message != m {
 		sb.Status.Message = m
 		return roomWait, r.write(ctx, sb)

@@ -47,7 +47,7 @@ func Services(ver *app.AppVersion) []*app.Service {
 			auto := sandbox.Autoscale{}
 			auto.SetDefaults()
 			if svc.Autoscale != nil {
-				auto.Concurrency, auto.Idle = svc.Autoscale.Concurrency, svc.Autoscale.Idle
+				auto.Concurrency, auto.Idle, auto.Suspend = svc.Autoscale.Concurrency, svc.Autoscale.Idle, svc.Autoscale.Suspend
 			}
 			auto.Min, auto.Max = 0, 1
 			one.Autoscale = &auto

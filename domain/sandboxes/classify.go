@@ -14,8 +14,10 @@ const LabelCounted = "runtime/counted"
 type Members struct {
 	Live     []*sandbox.Sandbox // wanted and not ended, oldest first
 	Stopping []*sandbox.Sandbox // told to stop, not ended yet
-	Ended    []*sandbox.Sandbox // stopped or failed, oldest end first
-	Ready    int                // of Live: the ready ones
+	// Suspended are paused, or shall be: their pool sleeps, and resumes one when it wakes.
+	Suspended []*sandbox.Sandbox
+	Ended     []*sandbox.Sandbox // stopped or failed, oldest end first
+	Ready     int                // of Live: the ready ones
 }
 
 // Classify sorts the sandboxes of a pool.
@@ -27,6 +29,8 @@ func Classify(all []*sandbox.Sandbox) Members {
 			m.Ended = append(m.Ended, sb)
 		case sb.Spec.Desired == sandbox.DesiredStateStopped:
 			m.Stopping = append(m.Stopping, sb)
+		case sb.Spec.Desired == sandbox.DesiredStatePaused:
+			m.Suspended = append(m.Suspended, sb)
 		default:
 			m.Live = append(m.Live, sb)
 			if sb.Status.Ready {
@@ -35,6 +39,7 @@ func Classify(all []*sandbox.Sandbox) Members {
 		}
 	}
 	slices.SortFunc(m.Live, ByAge)
+	slices.SortFunc(m.Suspended, ByAge)
 	slices.SortFunc(m.Ended, func(a, b *sandbox.Sandbox) int {
 		return cmp.Or(cmp.Compare(a.StatusRevision, b.StatusRevision), cmp.Compare(a.ID, b.ID))
 	})

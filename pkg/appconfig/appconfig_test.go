@@ -61,7 +61,7 @@ WORKERS = "4"
 [services.api]
 port = 4000
 concurrency = 20
-scale = { min = 0, max = 5, idle = "10m", cpu = 70 }
+scale = { min = 0, max = 5, idle = "10m", cpu = 70, suspend = true }
 
 [tasks.nightly]
 command = "bin/nightly"
@@ -112,7 +112,7 @@ func TestParseReadsEveryKey(t *testing.T) {
 				HealthPath: "/healthz", HealthDeadline: ptr(30 * time.Second),
 				Live: &LiveCheck{Path: "/live", Interval: ptr(20 * time.Second), Timeout: ptr(5 * time.Second), Failures: ptr(int64(4))}, CPUMillis: ptr(int64(500)), MemoryBytes: ptr(int64(512 << 20)),
 				PIDs: ptr(int64(64)), StopTimeout: ptr(time.Duration(0)), Env: map[string]string{"WORKERS": "4"}},
-			{Name: "api", Port: ptr(int64(4000)), Concurrency: ptr(int64(20)), Scale: &Scale{Min: ptr(int64(0)), Max: ptr(int64(5)), Idle: ptr(10 * time.Minute), CPU: ptr(int64(70))}},
+			{Name: "api", Port: ptr(int64(4000)), Concurrency: ptr(int64(20)), Scale: &Scale{Min: ptr(int64(0)), Max: ptr(int64(5)), Idle: ptr(10 * time.Minute), CPU: ptr(int64(70)), Suspend: true}},
 			{Name: "another", Command: []string{"a", "b c"}, Live: &LiveCheck{Off: true}, CPUMillis: ptr(int64(250)), MemoryBytes: ptr(int64(3 << 29))},
 		},
 		Tasks: []Task{
@@ -193,6 +193,8 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"a worker that sleeps", "[services.worker]\ncommand = \"work\"\nscale = { min = 0, max = 2, cpu = 70 }\n", "no request would wake it", "set min = 1"},
 		{"a worker by requests", "[services.worker]\ncommand = \"work\"\nscale = { max = 2 }\n", "cannot follow requests", "add cpu = 70"},
 		{"concurrency alone", "[services.web]\nconcurrency = 5\n", "it counts only for a number", "add scale"},
+		{"a suspend that never comes", "[services.web]\nscale = { max = 2, suspend = true }\n", "with min = 1 it never does", "set min = 0"},
+		{"a suspended writer", "[services.web]\nscale = { min = 0, max = 1, suspend = true }\n[services.web.volumes.data]\npath = \"/data\"\n", "keep the disk data", "remove suspend"},
 		{"many writers by scale", "[services.web]\nscale = { max = 2 }\n[services.web.volumes.data]\npath = \"/data\"\n", "one sandbox at a time can do", "read_only = true"},
 		{"idle", "[services.web]\nscale = { max = 2, idle = \"1ms\" }\n", "services.web.scale.idle", ""},
 		{"more than one writer", "[services.web]\nreplicas = 2\n[services.web.volumes.data]\npath = \"/data\"\n",

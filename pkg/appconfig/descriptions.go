@@ -45,6 +45,7 @@ var descriptions = map[string]string{
 	"services.*.scale.min":            "Least sandboxes; 0: the service sleeps without requests, and a request wakes it. Default: 1.",
 	"services.*.scale.max":            "Most sandboxes.",
 	"services.*.scale.idle":           "Time without a request after which the service sleeps, with min = 0, such as 5m.",
+	"services.*.scale.suspend":        "With min = 0: the service sleeps as a paused sandbox with its memory, which a request resumes. Default: false.",
 	"services.*.scale.cpu":            "Percent of its CPU that each sandbox is aimed to use; default: CPU does not count.",
 	"services.*.concurrency":          "Requests in flight that each sandbox is aimed to have, with scale.",
 	"services.*.health_path":          "Path that must answer with a status below 400 before a sandbox gets requests; default: the port is open.",

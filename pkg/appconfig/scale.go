@@ -12,16 +12,19 @@ type Scale struct {
 	Max  *int64
 	Idle *time.Duration // time without a request after which it sleeps
 	CPU  *int64         // percent of its CPU that a sandbox is aimed to use; nil: CPU does not count
+	// Suspend: a sandbox is paused with its memory when the service goes to sleep.
+	Suspend bool
 }
 
 // scale reads the bounds of a service.
 func (p *parser) scale(to **Scale) field {
 	keys := func(s *Scale) table {
 		return table{
-			"min":  p.integer(&s.Min, 0, MaxReplicas),
-			"max":  p.integer(&s.Max, 1, MaxReplicas),
-			"idle": p.duration(&s.Idle, MinScaleIdle, MaxScaleIdle),
-			"cpu":  p.integer(&s.CPU, 1, 100),
+			"min":     p.integer(&s.Min, 0, MaxReplicas),
+			"max":     p.integer(&s.Max, 1, MaxReplicas),
+			"idle":    p.duration(&s.Idle, MinScaleIdle, MaxScaleIdle),
+			"cpu":     p.integer(&s.CPU, 1, 100),
+			"suspend": p.boolean(&s.Suspend),
 		}
 	}
 	return field{object(keys(&Scale{}), "max"), func(key string, v any) {
@@ -65,6 +68,11 @@ func (p *parser) checkScale(key string, s *Service) {
 		refuse("scale", "set min = 1, or give the service a port", "min is 0, but the service has no port, so no request would wake it")
 	case !port && s.Scale.CPU == nil:
 		refuse("scale", "add cpu = 70, or set replicas instead of scale", "the service has no port, so its number cannot follow requests")
+	case s.Scale.Suspend && low > 0:
+		refuse("scale", "set min = 0, or remove suspend", "suspend says how the service sleeps, but with min = %d it never does", low)
+	case s.Scale.Suspend && s.Writes() != "":
+		refuse("scale", "remove suspend, or set read_only = true in ["+key+".volumes."+s.Writes()+"]",
+			"a suspended sandbox would keep the disk %s, to which the service writes", s.Writes())
 	case high > 1 && s.Writes() != "":
 		refuse("scale", "set max = 1, or read_only = true in ["+key+".volumes."+s.Writes()+"]",
 			"max is %d, but the service writes to the disk %s, which one sandbox at a time can do", high, s.Writes())

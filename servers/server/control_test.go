@@ -87,6 +87,7 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"node writes sandbox.status of sandbox to end it when its node stays down",
 		"pool writes sandbox.labels.runtime/counted of api to count the failure of an ended one of its own once",
 		"pool writes sandbox.spec.desired of api to stop one of its own that is too many",
+		"pool writes sandbox.spec.desired of api to suspend one of its own while the app sleeps",
 		"pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
 		"retention writes app.status.active_deployment of deployment to clear it when that deployment was deleted",
 		"retention writes sandbox_pool.spec.state of deployment to retire what a rollout left behind",
