@@ -168,6 +168,7 @@ Start a server with ` + "`r server start`, or name a remote one with `r cluster 
 	root.PersistentFlags().SortFlags = false
 	env.AddFlags(root.PersistentFlags())
 	addCommands(root, env, m)
+	command.FilterLists(env, root)
 	root.InitDefaultHelpCmd()
 	_ = root.RegisterFlagCompletionFunc("cluster", cluster.CompleteNames) // fails only for flags that do not exist
 	requireArgs(root)

@@ -33,6 +33,28 @@ func TestJQ(t *testing.T) {
 	}
 }
 
+// TestFilteredLists: each list shows the rows and the order that a user asks for.
+func TestFilteredLists(t *testing.T) {
+	newFake(t).shop()
+	if out := ok(t, "app", "list", "--filter", "app=SHOP"); !strings.HasPrefix(out, "shop\t") {
+		t.Errorf("by name: %q", out)
+	}
+	if out := ok(t, "app", "list", "--filter", "app!=shop", "--sort", "-app"); out != "" {
+		t.Errorf("all others: %q", out)
+	}
+	if r := run(t, false, "", "app", "list", "--filter", "owner=alice"); r.code != 1 || r.out != "" || !strings.Contains(r.err, "columns: app, version") {
+		t.Errorf("a column that there is not: %+v", r)
+	}
+	if r := run(t, false, "", "app", "list", "--json", "--filter", "app=shop"); r.code != exit.Usage || !strings.Contains(r.err, "--jq") {
+		t.Errorf("as JSON: %+v", r)
+	}
+	for _, list := range []string{"sandbox", "disk", "addon", "route", "task", "key", "event", "audit", "node"} {
+		if out := ok(t, list, "list", "--help"); !strings.Contains(out, "--filter COLUMN=TEXT") {
+			t.Errorf("r %s list: %s", list, out)
+		}
+	}
+}
+
 func TestShortForms(t *testing.T) {
 	newFake(t).shop()
 	if out := ok(t, "console", "shop", "-s", "api"); out != "shop/api  " {

@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/entity"
 )
 
@@ -51,8 +52,35 @@ func Show[T any](ctx context.Context, e *Env, watch bool, kinds []string, load f
 		case e.JSON:
 			return e.PrintJSON(v)
 		}
-		return draw(ctx, v)
+		if err := draw(ctx, v); err != nil {
+			return err
+		}
+		return e.TableError()
 	})
+}
+
+// FilterLists gives each command below root that is named list the flags --filter and --sort, which say what of its table it
+// prints.
+func FilterLists(e *Env, root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		FilterLists(e, cmd)
+	}
+	if run := root.RunE; run != nil && root.Name() == "list" {
+		root.Flags().Func("filter", "only rows for which `COLUMN=TEXT` holds, or COLUMN!=TEXT, or COLUMN~TEXT (contains); repeatable", e.AddFilter)
+		root.Flags().Func("sort", "order the rows by a `COLUMN`, descending with a minus before it", func(column string) error {
+			e.SortBy(column)
+			return nil
+		})
+		root.RunE = func(cmd *cobra.Command, args []string) error {
+			if e.JSON && e.Filtered() {
+				return exit.Usagef("--filter and --sort choose rows of a table, which is not printed as JSON; --jq chooses from JSON, as --jq '.[] | select(.name == \"shop\")'")
+			}
+			if err := run(cmd, args); err != nil {
+				return err
+			}
+			return e.TableError()
+		}
+	}
 }
 
 // AppNames returns the names of the apps of the project.

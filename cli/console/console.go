@@ -32,7 +32,10 @@ type Console struct {
 	// Size returns the terminal's columns and lines; nil: Out's size.
 	Size func() (columns, lines int)
 
-	query *gojq.Code // of SetQuery
+	query    *gojq.Code // of SetQuery
+	filters  []filter   // of AddFilter
+	sort     string     // of SortBy
+	tableErr error
 }
 
 // Std returns the console of this process.
@@ -132,8 +135,11 @@ func (c *Console) PrintJSONLine(v any) error {
 }
 
 // Table prints rows under headers: aligned on a terminal, tab-separated
-// without headers in a pipe.
+// without headers in a pipe. See AddFilter and SortBy.
 func (c *Console) Table(headers []string, rows [][]string) {
+	if rows, c.tableErr = c.choose(headers, rows); c.tableErr != nil {
+		return
+	}
 	if !c.Terminal {
 		for _, r := range rows {
 			cells := make([]string, len(r))
