@@ -21,10 +21,11 @@ var capabilities = []string{
 }
 
 // TestImage starts the image of make image with Docker: the server finds nothing wrong
-// with its machine, and another container goes on with the volume.
+// with its machine and runs a sandbox, and another container goes on with the volume.
 func TestImage(t *testing.T) {
 	if !private.Inside() {
-		// Here a network exists, for the packages of the image.
+		// Here a network exists, for the packages of the image and those of a sandbox.
+		shared.r(t, "", "sandbox", "run", "--image", "debian", "--", "true")
 		build := exec.Command("hack/image.sh")
 		build.Dir = ".."
 		if out, err := build.CombinedOutput(); err != nil {
@@ -58,7 +59,7 @@ func TestImage(t *testing.T) {
 	begin := func(name string) {
 		t.Helper()
 		args := []string{"run", "--detach", "--name", name, "--network", "host", "--cgroupns", "host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup",
-			"--volume", "state:/var/lib/runtime",
+			"--volume", "state:/var/lib/runtime", "--volume", os.Getenv("RUNTIME_CACHE_DIR") + ":/var/cache/runtime",
 			"--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined", "--security-opt", "systempaths=unconfined", "--cap-drop", "ALL"}
 		for _, c := range capabilities {
 			args = append(args, "--cap-add", c)
@@ -73,6 +74,7 @@ func TestImage(t *testing.T) {
 	}
 	begin("first")
 	contains(t, "r doctor", docker("exec", "first", "r", "doctor"), " 0 failed")
+	contains(t, "r sandbox run", docker("exec", "first", "r", "sandbox", "run", "--image", "debian", "--", "echo", "hello"), "hello")
 	docker("exec", "first", "r", "user", "create", "kept")
 	docker("stop", "first")
 	begin("second")
