@@ -103,6 +103,7 @@ func TestTour(t *testing.T) {
 		contains(t, "app plan", s.r(t, dir, "app", "plan"), "go.mod", "go build .")
 		s.r(t, dir, "deploy", "--app", name, "--message", "first")
 		contains(t, "app list", s.r(t, "", "app", "list"), name)
+		s.script(t, "", documented(t, "../docs/cli.md", "r sandbox list --filter"))
 		contains(t, "app show", s.r(t, "", "app", "show", name), name, "v1")
 		contains(t, "app status", s.r(t, "", "app", "status", name), "ready")
 		contains(t, "app history", s.r(t, "", "app", "history", name), "succeeded", "first")
