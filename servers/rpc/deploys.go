@@ -55,7 +55,7 @@ func (h *deployHandler) Cancel(ctx context.Context, req *app.DeploymentRequest) 
 func (h *deployHandler) Follow(ctx context.Context, req *app.FollowRequest, st rpc.ServerStream[rpc.None, app.DeployEvent]) error {
 	return h.apps.Follow(ctx, req.Deployment, value(req.BuildOffset), func(p apps.Progress) error {
 		if p.Build != nil {
-			e := buildEvent(p.Build)
+			e := apps.BuildEvent(p.Build)
 			return st.Send(&app.DeployEvent{Build: &e, BuildOffset: &p.Offset})
 		}
 		rec, err := record(p.Deployment)
@@ -71,13 +71,6 @@ type buildHandler struct{ apps *apps.Service }
 
 func (h *buildHandler) Logs(ctx context.Context, req *app.BuildLogsRequest, st rpc.ServerStream[rpc.None, app.BuildLog]) error {
 	return h.apps.BuildLog(ctx, req.Build, value(req.Offset), value(req.Follow), func(e buildlog.Event, next int64) error {
-		return st.Send(&app.BuildLog{Event: buildEvent(&e), Offset: next})
+		return st.Send(&app.BuildLog{Event: apps.BuildEvent(&e), Offset: next})
 	})
-}
-
-func buildEvent(e *buildlog.Event) app.BuildEvent {
-	return app.BuildEvent{
-		Kind: string(e.Kind), Step: optional(int64(e.Step)), Name: e.Name, At: e.At, Took: optional(e.Took), Text: e.Text,
-		Stderr: optional(e.Stderr), Current: optional(e.Current), Total: optional(e.Total), Internal: optional(e.Internal),
-	}
 }
