@@ -5,13 +5,18 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/gitpush"
 	"miren.dev/runtime/pkg/buildlog"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/source"
 )
 
 // deployHandler serves app.Deploys.
-type deployHandler struct{ apps *apps.Service }
+type deployHandler struct {
+	apps   *apps.Service
+	pushes *gitpush.Service
+}
 
 func (h *deployHandler) PlanUpload(_ context.Context, req *app.PlanUploadRequest) (*app.PlanUploadResponse, error) {
 	digest, missing, err := h.apps.Sources.Missing(req.Manifest)
@@ -46,6 +51,13 @@ func (h *deployHandler) Deploy(ctx context.Context, req *app.DeployRequest) (*ap
 	r.Source, r.Git, r.NoCache, r.Stack, r.Folder = digest, req.Git, value(req.NoCache), req.Stack, req.Folder
 	r.Canary, r.Preview = value(req.Canary), req.Preview
 	return deploymentResponse(h.apps.DeploySource(ctx, req.Project, req.App, req.Create, r))
+}
+
+func (h *deployHandler) Push(ctx context.Context, req *app.AppRequest, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	if h.pushes == nil {
+		return errs.New(errs.FailedPrecondition, "this server receives no pushes")
+	}
+	return h.pushes.Receive(ctx, gitpush.Request{Project: req.Project, App: req.App, By: caller(ctx)}, st.Reader(), st.Writer())
 }
 
 func (h *deployHandler) Cancel(ctx context.Context, req *app.DeploymentRequest) (*app.DeploymentResponse, error) {
