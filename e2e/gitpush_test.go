@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"bufio"
+	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -95,4 +98,61 @@ func testGitPushGuide(t *testing.T, g *guide) {
 	commit(map[string]string{"index.html": "<p>four</p>\n"})
 	g.run("git push ssh://git@", app+" serves")
 	answers(app+".localhost", "four")
+}
+
+// testPushKilled: a push whose server is killed fails; the deployment that it began has an
+// end, and the same push succeeds then.
+func (c *sshClient) testPushKilled(t *testing.T, s *server) {
+	need.Tools(t, "git")
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "index.html"), "<p>killed once</p>\n")
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)...)
+		cmd.Env = append(os.Environ(), "GIT_SSH_COMMAND=ssh -F "+filepath.Join(c.dir, "config"), "GIT_CONFIG_GLOBAL=/dev/null")
+		return cmd
+	}
+	for _, args := range [][]string{{"init", "--quiet", "--initial-branch=main"}, {"add", "."}, {"commit", "--quiet", "--message", "first"}} {
+		if out, err := command(args...).CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v %s", args, err, out)
+		}
+	}
+	url := "ssh://git@sandbox/killed.git"
+	cmd := command("push", url, "main")
+	problems, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	lines := bufio.NewScanner(io.TeeReader(problems, &said))
+	for lines.Scan() && !strings.Contains(lines.Text(), "remote: build") {
+		continue
+	}
+	if lines.Err() != nil || !strings.Contains(said.String(), "remote: build") {
+		t.Fatalf("the build does not begin: %v %s", lines.Err(), said.String())
+	}
+	kill(t, s.pid(t, "server"))
+	for lines.Scan() {
+		continue
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Errorf("a push succeeds without its server: %s", said.String())
+	}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	s.healthy(t)
+	wait.NoError(t, "the same push succeeds", func() error {
+		out, err := command("push", url, "main").CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	}, wait.Within(converge))
+	wait.For(t, "what was pushed is served", func() bool {
+		code, text, err := s.getHost("killed.localhost", "/")
+		return err == nil && code == http.StatusOK && strings.Contains(text, "killed once")
+	}, wait.Within(converge))
 }

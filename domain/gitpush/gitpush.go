@@ -240,7 +240,7 @@ func (p *push) deploy(ctx context.Context, got *gitrepo.Push, out *printer) erro
 	}
 	defer func() {
 		if err := tree.Remove(); err != nil {
-			p.s.Logger.Warn("the folder of a push is still there", "folder", tree.Dir, "error", err)
+			p.s.Logger.Warn("the folder of a push is still there", "dir", tree.Dir, "error", err)
 		}
 	}()
 	for _, m := range tree.Submodules {
