@@ -39,6 +39,10 @@ const maxRepository = 2 << 30
 // separator is between project and app in the name of a repository.
 const separator = "."
 
+// maxDuration bounds a push, so that a client that stalls does not block the app. The
+// deployment of a push goes on after it.
+const maxDuration = 2 * time.Hour
+
 // maxPushes bounds the pushes at the same time.
 const maxPushes = 16
 
@@ -102,6 +106,8 @@ func (s *Service) Receive(ctx context.Context, req Request, in io.Reader, out io
 		return err
 	}
 	p := &push{s: s, req: req}
+	ctx, cancel := context.WithTimeout(ctx, maxDuration)
+	defer cancel()
 	if err := repo.Receive(ctx, in, out, p.accept); err != nil {
 		return err
 	}

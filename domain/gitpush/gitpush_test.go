@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"miren.dev/runtime/api"
@@ -39,6 +40,8 @@ type env struct {
 	end  func(ctx context.Context, d *app.Deployment) error
 	last *app.Deployment
 	errs chan error // of Receive
+	// ctx is that of calls: it ends with the client's connection.
+	ctx atomic.Pointer[context.Context]
 }
 
 // Follow ends a deployment as its controllers do, and tells it.
@@ -96,6 +99,7 @@ func newEnv(t *testing.T) *env {
 		t.Fatal(err)
 	}
 	e := &env{t: t, client: t.TempDir(), errs: make(chan error, 1)}
+	e.until(t.Context())
 	src := source.NewStore(source.StoreConfig{Dir: t.TempDir(), MaxBytes: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
 	e.Service = &apps.Service{Store: store, Sources: src, Logger: slog.New(slog.DiscardHandler)}
 	dir := filepath.Join(t.TempDir(), "git")
@@ -127,6 +131,8 @@ func newEnv(t *testing.T) *env {
 	return e
 }
 
+func (e *env) until(ctx context.Context) { e.ctx.Store(&ctx) }
+
 // serve serves a client that speaks git's own protocol: its first line names the app.
 func (e *env) serve(c net.Conn) error {
 	defer c.Close()
@@ -143,7 +149,7 @@ func (e *env) serve(c net.Conn) error {
 		return err
 	}
 	path, _, _ := strings.Cut(strings.TrimPrefix(string(line), "git-receive-pack /"), "\x00")
-	return e.pushes.Receive(e.t.Context(), Request{App: path, By: "alice"}, c, c)
+	return e.pushes.Receive(*e.ctx.Load(), Request{App: path, By: "alice"}, c, c)
 }
 
 func (e *env) try(args ...string) (string, error) {
@@ -308,6 +314,39 @@ func TestPushesAtOnce(t *testing.T) {
 	if err != nil || len(names) != 1 || !strings.HasSuffix(names[0], ".cart") {
 		t.Errorf("repositories %v, %v", names, err)
 	}
+}
+
+// TestClientGoesAway: the deployment of a push goes on without its client, and the next
+// push is refused until that has ended.
+func TestClientGoesAway(t *testing.T) {
+	e := newEnv(t)
+	ctx, kill := context.WithCancel(t.Context())
+	defer kill()
+	e.until(ctx)
+	var deployed *app.Deployment
+	e.end = func(ctx context.Context, d *app.Deployment) error {
+		deployed = d
+		kill()
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	cmd := exec.CommandContext(ctx, "git", "push", "git://"+e.address+"/shop", "main")
+	cmd.Dir = e.client
+	if err := cmd.Run(); err == nil {
+		t.Fatal("a client that was killed succeeds")
+	}
+	_ = wait.Receive(t, "the push is over", e.errs) // how git ended
+	e.until(t.Context())
+	l, err := apps.LeaseOf(t.Context(), e.Store, deployed.Spec.App)
+	if err != nil || l.Spec.Deployment != deployed.GetID() {
+		t.Fatalf("the deployment does not go on: %+v, %v", l, err)
+	}
+	e.end = nil
+	e.push(true, string(deployed.ID), "shop", "main")
+	if err := e.Store.Revoke(t.Context(), l.Lease); err != nil {
+		t.Fatal(err)
+	}
+	e.push(false, "shop serves", "shop", "main")
 }
 
 func TestPreviewNames(t *testing.T) {
