@@ -416,6 +416,10 @@ func (f fakeDeploys) Follow(ctx context.Context, req *app.FollowRequest, s rpc.S
 	}
 	return f.script(ctx, f.fake, d, s.Send)
 }
+func (f fakeDeploys) Push(context.Context, *app.AppRequest, rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	return errs.New(errs.FailedPrecondition, "this server receives no pushes")
+}
+
 func (f fakeDeploys) Cancel(context.Context, *app.DeploymentRequest) (*app.DeploymentResponse, error) {
 	return nil, errs.New(errs.Unimplemented, "cancel")
 }

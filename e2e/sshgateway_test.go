@@ -32,6 +32,7 @@ func TestSSHGateway(t *testing.T) {
 	c := newSSHClient(t, s)
 	s.r(t, "", "ssh", "key", "add", filepath.Join(c.dir, "key.pub"), "--name", "alice")
 	t.Run("many", func(t *testing.T) { c.testMany(t, s) })
+	t.Run("push killed", func(t *testing.T) { c.testPushKilled(t, s) })
 	t.Run("host keys", func(t *testing.T) { c.testHostKeys(t, s) })
 	g.s = s
 	c.testSSHGuide(t, g)

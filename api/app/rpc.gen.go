@@ -1552,6 +1552,10 @@ type Deploys interface {
 	// detail "lease", while another is under way. Permission: deploy, in the project of
 	// project.
 	Deploy(ctx context.Context, req *DeployRequest) (*DeploymentResponse, error)
+	// Push: Receives a git push and deploys it: the streams are those of git receive-pack.
+	// The push is accepted if the deployment succeeds. Permission: deploy, in the project of
+	// project.
+	Push(ctx context.Context, req *AppRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
 	// Follow: Sends what happens to a deployment, and ends when it has ended. Permission:
 	// read, in the project of deployment.
 	Follow(ctx context.Context, req *FollowRequest, s rpc.ServerStream[rpc.None, DeployEvent]) error
@@ -1574,6 +1578,10 @@ type DeploysClient interface {
 	// detail "lease", while another is under way. Permission: deploy, in the project of
 	// project.
 	Deploy(ctx context.Context, req *DeployRequest) (*DeploymentResponse, error)
+	// Push: Receives a git push and deploys it: the streams are those of git receive-pack.
+	// The push is accepted if the deployment succeeds. Permission: deploy, in the project of
+	// project.
+	Push(ctx context.Context, req *AppRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
 	// Follow: Sends what happens to a deployment, and ends when it has ended. Permission:
 	// read, in the project of deployment.
 	Follow(ctx context.Context, req *FollowRequest) (rpc.ClientStream[rpc.None, DeployEvent], error)
@@ -1608,6 +1616,14 @@ func (c clientDeploys) Deploy(ctx context.Context, req *DeployRequest) (*Deploym
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (c clientDeploys) Push(ctx context.Context, req *AppRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodDeploysPush.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.Bytes, rpc.Bytes](s), nil
 }
 
 func (c clientDeploys) Follow(ctx context.Context, req *FollowRequest) (rpc.ClientStream[rpc.None, DeployEvent], error) {
@@ -1673,6 +1689,27 @@ var methodDeploysDeploy = &rpc.Method{
 	},
 }
 
+var methodDeploysPush = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Deploys", Name: "Push", Full: "app.Deploys/Push", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*AppRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AppRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(AppRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Deploys).Push(ctx, req, rpc.NewServerStream[rpc.Bytes, rpc.Bytes](s))
+	},
+}
+
 var methodDeploysFollow = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "app.Deploys", Name: "Follow", Full: "app.Deploys/Follow", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
@@ -1716,6 +1753,7 @@ var DeploysService = &rpc.Service{Name: "app.Deploys", Methods: []*rpc.Method{
 	methodDeploysPlanUpload,
 	methodDeploysUpload,
 	methodDeploysDeploy,
+	methodDeploysPush,
 	methodDeploysFollow,
 	methodDeploysCancel,
 }}

@@ -521,6 +521,37 @@ func (x *IssueSSHCertificateRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// IssuePushCertificateRequest: Requests a certificate with which the caller's git can
+// push to apps.
+type IssuePushCertificateRequest struct {
+	// Public key of the caller's SSH client, as in a .pub file.
+	PublicKey string `cbor:"1,keyasint" json:"public_key" schema:"required"`
+	// Time in which it can log in; absent: ten minutes. A push may last longer.
+	TTL *time.Duration `cbor:"2,keyasint,omitempty" json:"ttl,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x IssuePushCertificateRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *IssuePushCertificateRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *IssuePushCertificateRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *IssuePushCertificateRequest) ValidateFields(v *schema.Validator) {
+	v.Required("public_key", x.PublicKey != "")
+	if x.PublicKey != "" {
+		v.MaxLen("public_key", len(x.PublicKey), 8192)
+	}
+	if x.TTL != nil {
+		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Minute)
+		schema.CheckMax(v, "ttl", *x.TTL, 1*time.Hour)
+	}
+}
+
 // IssueSSHCertificateResponse: A certificate and what is needed to use it.
 type IssueSSHCertificateResponse struct {
 	// The certificate, as in a -cert.pub file.
@@ -1103,6 +1134,9 @@ type SSH interface {
 	// IssueCertificate: Makes a certificate with which the caller's SSH client can log in to
 	// one sandbox, with the caller's roles. Permission: exec, in the project of sandbox.
 	IssueCertificate(ctx context.Context, req *IssueSSHCertificateRequest) (*IssueSSHCertificateResponse, error)
+	// IssuePushCertificate: Makes a certificate with which the caller's git can push to apps,
+	// with the caller's roles. Permission: deploy, in any project.
+	IssuePushCertificate(ctx context.Context, req *IssuePushCertificateRequest) (*IssueSSHCertificateResponse, error)
 	// Connect: Records and permits a connection of an SSH client. It lasts as long as the
 	// call; the gateway makes the call for the client. Permission: exec, in the project of
 	// sandbox.
@@ -1126,6 +1160,9 @@ type SSHClient interface {
 	// IssueCertificate: Makes a certificate with which the caller's SSH client can log in to
 	// one sandbox, with the caller's roles. Permission: exec, in the project of sandbox.
 	IssueCertificate(ctx context.Context, req *IssueSSHCertificateRequest) (*IssueSSHCertificateResponse, error)
+	// IssuePushCertificate: Makes a certificate with which the caller's git can push to apps,
+	// with the caller's roles. Permission: deploy, in any project.
+	IssuePushCertificate(ctx context.Context, req *IssuePushCertificateRequest) (*IssueSSHCertificateResponse, error)
 	// Connect: Records and permits a connection of an SSH client. It lasts as long as the
 	// call; the gateway makes the call for the client. Permission: exec, in the project of
 	// sandbox.
@@ -1159,6 +1196,14 @@ func (c clientSSH) DeleteKey(ctx context.Context, req *DeleteSSHKeyRequest) (*SS
 func (c clientSSH) IssueCertificate(ctx context.Context, req *IssueSSHCertificateRequest) (*IssueSSHCertificateResponse, error) {
 	resp := new(IssueSSHCertificateResponse)
 	if err := c.conn.Call(ctx, &methodSSHIssueCertificate.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSSH) IssuePushCertificate(ctx context.Context, req *IssuePushCertificateRequest) (*IssueSSHCertificateResponse, error) {
+	resp := new(IssueSSHCertificateResponse)
+	if err := c.conn.Call(ctx, &methodSSHIssuePushCertificate.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -1235,6 +1280,19 @@ var methodSSHIssueCertificate = &rpc.Method{
 	},
 }
 
+var methodSSHIssuePushCertificate = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.SSH", Name: "IssuePushCertificate", Full: "server.SSH/IssuePushCertificate", Permission: "deploy", Project: rpc.ProjectAny, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(IssuePushCertificateRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(SSH).IssuePushCertificate(ctx, req)
+	},
+}
+
 var methodSSHConnect = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "server.SSH", Name: "Connect", Full: "server.SSH/Connect", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: true,
@@ -1274,6 +1332,7 @@ var SSHService = &rpc.Service{Name: "server.SSH", Methods: []*rpc.Method{
 	methodSSHAddKey,
 	methodSSHDeleteKey,
 	methodSSHIssueCertificate,
+	methodSSHIssuePushCertificate,
 	methodSSHConnect,
 	methodSSHRotateHostKey,
 }}

@@ -10,7 +10,6 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
-	"miren.dev/runtime/pkg/schema"
 )
 
 // Outcome is the outcome of a deployment, with names for its ids.
@@ -109,12 +108,12 @@ func (o Outcome) success(c *console.Console) {
 	var times []string
 	for i := range d.Status.Steps {
 		if s := &d.Status.Steps[i]; s.State == app.StepStateDone {
-			times = append(times, s.Name+" "+short(took(s, time.Now())))
+			times = append(times, s.Name+" "+app.ShortDuration(s.Took(time.Now())))
 		}
 	}
 	total := ""
 	if d.Status.StartedAt != nil && d.Status.EndedAt != nil {
-		total = " in " + short(d.Status.EndedAt.Sub(*d.Status.StartedAt))
+		total = " in " + app.ShortDuration(d.Status.EndedAt.Sub(*d.Status.StartedAt))
 	}
 	what := ""
 	if p := d.Spec.Preview; p != nil {
@@ -150,23 +149,8 @@ func (o Outcome) explain(c *console.Console) []string {
 		what += " " + o.Version
 	}
 	lines := []string{fmt.Sprintf("%s %s failed (%s): %s", c.Paint(console.Red, "error:"), what, f.Reason, f.Message)}
-	fact := func(name, format string, args ...any) {
-		lines = append(lines, fmt.Sprintf("  %-10s %s", name, fmt.Sprintf(format, args...)))
-	}
-	if f.Service != "" {
-		fact("service", "%s", f.Service)
-	}
-	if f.ExitCode != nil {
-		fact("exited", "with exit code %d%s", *f.ExitCode, signalName(*f.ExitCode))
-	}
-	if f.ExpectedPort != nil {
-		fact("expected", "port %d", *f.ExpectedPort)
-		if len(f.Listening) == 0 {
-			fact("listening", "on no port")
-		}
-	}
-	if len(f.Listening) > 0 {
-		fact("listening", "on port %s", schema.Cell(f.Listening))
+	for _, fact := range f.Facts() {
+		lines = append(lines, fmt.Sprintf("  %-10s %s", fact[0], fact[1]))
 	}
 	if len(f.LogTail) > 0 {
 		lines = append(lines, "  last lines:")
@@ -186,13 +170,4 @@ func (o Outcome) explain(c *console.Console) []string {
 		lines = append(lines, o.App+" has no active version")
 	}
 	return lines
-}
-
-// signalName returns the name of the signal of an exit code above 128.
-func signalName(code int64) string {
-	names := map[int64]string{130: "SIGINT", 134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
-	if n, ok := names[code]; ok {
-		return " (" + n + ")"
-	}
-	return ""
 }

@@ -15,7 +15,7 @@ import (
 type plainView struct {
 	c     *console.Console
 	now   func() time.Time
-	steps []app.Step
+	lines app.Lines
 	begun bool // the upload has started
 }
 
@@ -44,50 +44,14 @@ func (v *plainView) Upload(u Upload) {
 }
 
 func (v *plainView) Deployment(d *app.Deployment) {
-	for i := range d.Status.Steps {
-		s := &d.Status.Steps[i]
-		var old app.Step
-		if i < len(v.steps) {
-			old = v.steps[i]
-		}
-		if s.State == old.State && s.Message == old.Message {
-			continue
-		}
-		suffix := ""
-		if s.Message != "" {
-			suffix = ": " + s.Message
-		}
-		switch s.State {
-		case app.StepStateRunning:
-			v.printf("%s%s", s.Name, suffix)
-		case app.StepStateDone:
-			v.printf("%s: done in %s", s.Name, short(took(s, v.now())))
-		case app.StepStateFailed:
-			v.printf("%s: failed after %s%s", s.Name, short(took(s, v.now())), suffix)
-		}
+	for _, l := range v.lines.Deployment(d, v.now()) {
+		v.printf("%s", l)
 	}
-	v.steps = append(v.steps[:0], d.Status.Steps...)
 }
 
 func (v *plainView) Build(e *app.BuildEvent) {
-	if val(e.Internal) && e.Kind != "failed" {
-		return
-	}
-	switch e.Kind {
-	case "started":
-		v.printf("#%d %s", val(e.Step), e.Name)
-	case "log":
-		v.printf("#%d | %s", val(e.Step), e.Text)
-	case "cached":
-		v.printf("#%d cached", val(e.Step))
-	case "done":
-		v.printf("#%d done in %s", val(e.Step), short(val(e.Took)))
-	case "failed":
-		v.printf("#%d failed: %s", val(e.Step), e.Text)
-	case "canceled":
-		v.printf("#%d canceled", val(e.Step))
-	case "warning":
-		v.printf("warning: %s", e.Text)
+	if l := e.Line(); l != "" {
+		v.printf("%s", l)
 	}
 }
 

@@ -194,8 +194,8 @@ func (v *richView) stepLine(s *app.Step) string {
 		return mark + " " + v.c.Paint(console.Dim, s.Name)
 	}
 	line := fmt.Sprintf("%s %-7s", mark, s.Name)
-	if d := took(s, v.now()); d > 0 {
-		line += " " + v.c.Paint(console.Dim, fmt.Sprintf("%7s", short(d)))
+	if d := s.Took(v.now()); d > 0 {
+		line += " " + v.c.Paint(console.Dim, fmt.Sprintf("%7s", app.ShortDuration(d)))
 	}
 	if message != "" {
 		line += "  " + message
@@ -214,17 +214,17 @@ func (v *richView) vertexLine(x *vertex) string {
 		if x.progress != "" {
 			name += "  " + x.progress
 		}
-		return fmt.Sprintf("    %s %s %s", v.spinner(), name, v.c.Paint(console.Dim, short(d)))
+		return fmt.Sprintf("    %s %s %s", v.spinner(), name, v.c.Paint(console.Dim, app.ShortDuration(d)))
 	case "cached":
 		return fmt.Sprintf("    %s %s", v.c.Paint(console.Green, "✓"), v.c.Paint(console.Dim, name+" cached"))
 	case "done":
 		line := fmt.Sprintf("    %s %s", v.c.Paint(console.Green, "✓"), name)
 		if x.took > 0 {
-			line += " " + v.c.Paint(console.Dim, short(x.took))
+			line += " " + v.c.Paint(console.Dim, app.ShortDuration(x.took))
 		}
 		return line
 	case "failed":
-		return fmt.Sprintf("    %s %s %s", v.c.Paint(console.Red, "✗"), name, v.c.Paint(console.Dim, short(x.took)))
+		return fmt.Sprintf("    %s %s %s", v.c.Paint(console.Red, "✗"), name, v.c.Paint(console.Dim, app.ShortDuration(x.took)))
 	}
 	return fmt.Sprintf("    %s %s", v.c.Paint(console.Dim, "·"), v.c.Paint(console.Dim, name+" canceled"))
 }

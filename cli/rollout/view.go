@@ -102,30 +102,6 @@ func (v *jsonView) print(x any) {
 func (*jsonView) Tick()  {}
 func (*jsonView) Close() {}
 
-// short renders a duration for people: 850ms, 12.3s, 2m05s.
-func short(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0s"
-	case d < time.Second:
-		return fmt.Sprintf("%dms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.1fs", d.Seconds())
-	}
-	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
-}
-
-// took returns the duration of a step, until now if it has not ended.
-func took(s *app.Step, now time.Time) time.Duration {
-	if s.StartedAt == nil {
-		return 0
-	}
-	if s.EndedAt != nil {
-		now = *s.EndedAt
-	}
-	return max(0, now.Sub(*s.StartedAt))
-}
-
 func (u Upload) String() string {
 	if u.Missing == 0 {
 		return fmt.Sprintf("the server has all %s already", files(u.Files))

@@ -21,28 +21,41 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
+// gitUser is the user name at the server of clients that push to apps.
+const gitUser = "git"
+
 type configOptions struct {
 	*command.Env
 	address string
 	host    string
 	renew   string // path of the private key
+	git     bool
 }
 
 // NewConfig makes the command ssh-config.
 func NewConfig(e *command.Env) *cobra.Command {
 	o := &configOptions{Env: e}
 	cmd := &cobra.Command{
-		Use:   "ssh-config SANDBOX",
-		Short: "Print a configuration with which ssh, scp and editors reach a sandbox",
+		Use:   "ssh-config SANDBOX | --git",
+		Short: "Print a configuration with which ssh, scp, editors and git push reach the server",
 		Long: `Prints a block for ~/.ssh/config, with which every program that uses OpenSSH reaches the sandbox as HOST. It makes a key
-in the directory of the client configuration; each use renews its certificate, which is valid for ten minutes.`,
-		Example:           "  r ssh-config sb-4k2j --host work >>~/.ssh/config && ssh work",
-		Args:              command.Args(1, 1, "SANDBOX"),
+in the directory of the client configuration; each use renews its certificate, which is valid for ten minutes.
+
+With --git, git reaches the apps of the server as ssh://HOST/APP.git or ssh://HOST/PROJECT/APP.git; HOST is runtime if
+--host does not say otherwise. A push of the app's branch deploys it.`,
+		Example: "  r ssh-config sb-4k2j --host work >>~/.ssh/config && ssh work\n  r ssh-config --git >>~/.ssh/config\n  git remote add runtime ssh://runtime/shop.git && git push runtime main",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.git {
+				return command.Args(0, 0)(cmd, args)
+			}
+			return command.Args(1, 1, "SANDBOX")(cmd, args)
+		},
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
-		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), strings.Join(args, "")) },
 	}
 	addressFlag(cmd, &o.address)
-	cmd.Flags().StringVar(&o.host, "host", "", "name of the host in the configuration; default: the sandbox's name or id")
+	cmd.Flags().StringVar(&o.host, "host", "", "name of the host in the configuration; default: the sandbox's name or id, or runtime")
+	cmd.Flags().BoolVar(&o.git, "git", false, "for git push to apps, and no sandbox")
 	cmd.Flags().StringVar(&o.renew, "renew", "", "only renew the certificate of this private key; for the printed configuration")
 	return cmd
 }
@@ -51,9 +64,13 @@ func (o *configOptions) run(ctx context.Context, name string) error {
 	if c, err := readCertificate(o.renew + "-cert.pub"); o.renew != "" && err == nil && valid(c) {
 		return nil
 	}
-	s, err := command.Find[sandbox.Sandbox](ctx, o.Env, name)
-	if err != nil {
-		return err
+	user, host, argument := gitUser, "runtime", "--git"
+	if !o.git {
+		s, err := command.Find[sandbox.Sandbox](ctx, o.Env, name)
+		if err != nil {
+			return err
+		}
+		user, host, argument = string(s.ID), cmp.Or(s.Name, string(s.ID)), string(s.ID)
 	}
 	path := o.renew
 	if path == "" {
@@ -61,13 +78,18 @@ func (o *configOptions) run(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		path = filepath.Join(dir, string(s.ID))
+		path = filepath.Join(dir, cmp.Or(o.keyName(), user))
 	}
 	key, err := openKey(path)
 	if err != nil {
 		return err
 	}
-	a, err := request(ctx, o.Env, string(s.ID), o.address, key)
+	var a *access
+	if o.git {
+		a, err = requestPush(ctx, o.Env, o.address, key)
+	} else {
+		a, err = request(ctx, o.Env, user, o.address, key)
+	}
 	if err != nil {
 		return err
 	}
@@ -80,14 +102,14 @@ func (o *configOptions) run(ctx context.Context, name string) error {
 	if o.renew != "" {
 		return nil
 	}
-	renew, err := o.renewal(string(s.ID), path)
+	renew, err := o.renewal(argument, path)
 	if err != nil {
 		return err
 	}
-	host := cmp.Or(o.host, s.Name, string(s.ID))
+	host = cmp.Or(o.host, host)
 	text := "Host " + host + "\n"
 	for _, l := range [][2]string{
-		{"HostName", a.host}, {"Port", a.port}, {"User", string(s.ID)}, {"IdentityFile", `"` + path + `"`}, {"CertificateFile", `"` + path + `-cert.pub"`},
+		{"HostName", a.host}, {"Port", a.port}, {"User", user}, {"IdentityFile", `"` + path + `"`}, {"CertificateFile", `"` + path + `-cert.pub"`},
 		{"IdentitiesOnly", "yes"}, {"HostKeyAlias", a.alias}, {"UserKnownHostsFile", `"` + known + `"`}, {"StrictHostKeyChecking", "yes"},
 		{"CheckHostIP", "no"}, {"ForwardAgent", "no"}, {"ServerAliveInterval", "30"},
 	} {
@@ -103,9 +125,18 @@ func (o *configOptions) run(ctx context.Context, name string) error {
 	return nil
 }
 
+// keyName returns the name of the key for git push, of which each server has its own;
+// empty for a sandbox.
+func (o *configOptions) keyName() string {
+	if !o.git {
+		return ""
+	}
+	return "push-" + command.Sanitize(cmp.Or(o.host, "runtime"))
+}
+
 // renewal returns the command line with which this program renews the
 // certificate of a key.
-func (o *configOptions) renewal(sandbox, key string) (string, error) {
+func (o *configOptions) renewal(argument, key string) (string, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return "", errs.New(errs.FailedPrecondition, "%w", err)
@@ -120,7 +151,7 @@ func (o *configOptions) renewal(sandbox, key string) (string, error) {
 	if o.address != "" {
 		words = append(words, "--address", o.address)
 	}
-	words = append(words, "ssh-config", "--renew", key, sandbox)
+	words = append(words, "ssh-config", "--renew", key, argument)
 	for i, w := range words {
 		words[i] = quote(w)
 	}

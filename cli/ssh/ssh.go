@@ -68,16 +68,16 @@ func addressFlag(cmd *cobra.Command, address *string) {
 	cmd.Flags().StringVar(address, "address", "", "host:port at which the SSH server is reached; default: the address that the server reports")
 }
 
-// access is what an SSH client needs to log in to a sandbox.
+// access is what an SSH client needs to log in.
 type access struct {
-	sandbox     *sandbox.Sandbox
+	sandbox     *sandbox.Sandbox // nil: to push to apps
 	certificate *gossh.Certificate
 	host, port  string
 	alias       string // under which the host keys are known
 	knownHosts  string // content of a file for them
 }
 
-// request asks the server for a certificate for a key.
+// request asks the server for a certificate for a key and a sandbox.
 func request(ctx context.Context, e *command.Env, name, address string, key gossh.PublicKey) (*access, error) {
 	s, err := command.Find[sandbox.Sandbox](ctx, e, name)
 	if err != nil {
@@ -93,6 +93,23 @@ func request(ctx context.Context, e *command.Env, name, address string, key goss
 	if err != nil {
 		return nil, err
 	}
+	return newAccess(e, resp, s, address)
+}
+
+// requestPush asks the server for a certificate for a key that pushes to apps.
+func requestPush(ctx context.Context, e *command.Env, address string, key gossh.PublicKey) (*access, error) {
+	c, err := e.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := server.NewSSHClient(c).IssuePushCertificate(ctx, &server.IssuePushCertificateRequest{PublicKey: string(gossh.MarshalAuthorizedKey(key))})
+	if err != nil {
+		return nil, err
+	}
+	return newAccess(e, resp, nil, address)
+}
+
+func newAccess(e *command.Env, resp *server.IssueSSHCertificateResponse, s *sandbox.Sandbox, address string) (*access, error) {
 	pub, _, _, _, err := gossh.ParseAuthorizedKey([]byte(resp.Certificate))
 	if err != nil {
 		return nil, errs.New(errs.Internal, "the certificate of the server: %w", err)

@@ -125,3 +125,20 @@ func (s *Service) awaitBuildChange(ctx context.Context, b *app.Build) error {
 	}
 	return err
 }
+
+// BuildEvent returns an event of a build's log as clients get it.
+func BuildEvent(e *buildlog.Event) app.BuildEvent {
+	return app.BuildEvent{
+		Kind: string(e.Kind), Step: optional(int64(e.Step)), Name: e.Name, At: e.At, Took: optional(e.Took), Text: e.Text,
+		Stderr: optional(e.Stderr), Current: optional(e.Current), Total: optional(e.Total), Internal: optional(e.Internal),
+	}
+}
+
+// optional returns nil for the zero value.
+func optional[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}

@@ -42,11 +42,19 @@ func (s *Service) Find(ctx context.Context, project, name string) (*app.App, err
 	return a, err
 }
 
+// CheckName returns an error of class InvalidArgument for what cannot be the name of an app.
+func CheckName(name string) error {
+	if appName.MatchString(name) && len(name) <= app.MaxAppName {
+		return nil
+	}
+	return errs.New(errs.InvalidArgument, "app name %q: lower-case letters, digits and dashes, starting with a letter, at most %d", name, app.MaxAppName).
+		WithHint("choose another with --app, or name = \"...\" in app.toml")
+}
+
 // Create creates an app. AlreadyExists if there is one of that name.
 func (s *Service) Create(ctx context.Context, project, name string) (*app.App, error) {
-	if !appName.MatchString(name) || len(name) > app.MaxAppName {
-		return nil, errs.New(errs.InvalidArgument, "app name %q: lower-case letters, digits and dashes, starting with a letter, at most %d", name, app.MaxAppName).
-			WithHint("choose another with --app, or name = \"...\" in app.toml")
+	if err := CheckName(name); err != nil {
+		return nil, err
 	}
 	pid, err := projects.Find(ctx, s.Store, project)
 	if err != nil {

@@ -48,6 +48,10 @@
 //	services = ["worker"]            # that it runs besides web
 //	env = { MAIL = "off" }           # comes after every other, secrets included
 //
+//	[git]                            # what a git push to the server does
+//	branch = "main"                  # the branch whose pushes are deployed; else main or master
+//	previews = true                  # a push of another branch becomes a preview of its name; else it is refused
+//
 //	[addons]                         # made by the first deployment, as APP-db and APP-cache
 //	db = "postgres"                  # gives DATABASE_URL
 //	cache = {kind = "valkey", size = "1GB"}
@@ -110,6 +114,7 @@ type Config struct {
 	Env      map[string]string
 	Network  *Network
 	Preview  *Preview
+	Git      Git
 	Addons   []Addon   // in the order of app.toml
 	Services []Service // in the order of the files, app.toml first
 	Tasks    []Task    // in the order of app.toml

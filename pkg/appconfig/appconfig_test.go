@@ -141,7 +141,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"rules that do not fit", "\n[network]\negress = \"none\"\nallow = [\"example.com\"]\n", "app.toml:2: network: network policy none has no rules", "use the policy list"},
 		{"no rule", "[network]\nallow = [\"https://example.com/\"]\n", "network: allow: ", "write a network"},
 		{"no app", "[network]\nallow_from = [\"Shop!\"]\n", `network.allow_from has "Shop!"`, ""},
-		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: addons, build, env, name, network, preview, release, routes, services, tasks"},
+		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: addons, build, env, git, name, network, preview, release, routes, services, tasks"},
 		{"the first of several", "[services.web]\nprt = 1\n[build]\nstak = 1\n", "app.toml:2:", "services.web.port"},
 		{"inside a multi-line list", "[build]\npackages = [\n  \"a\",\n]\nbad = 1\n", "app.toml:5:", ""},
 		{"after a multi-line string", "[env]\nA = \"\"\"\n[services.web]\nx = 1\n\"\"\"\n[build]\nbad = 1\n", "app.toml:7:", ""},

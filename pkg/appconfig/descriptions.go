@@ -29,6 +29,10 @@ var descriptions = map[string]string{
 	"preview.services": "Services that a preview runs besides web, with one sandbox each.",
 	"preview.env":      "Environment variables of previews. They come after every other, secrets included.",
 
+	"git":          "What a git push to the server does.",
+	"git.branch":   "The branch whose pushes are deployed; default: main or master.",
+	"git.previews": "Whether a push of another branch becomes a preview, named like the branch; default: it is refused.",
+
 	"addons":           "Databases and stores that the app uses, by name: the kind (postgres, valkey or mysql), or a table. The first deployment makes them.",
 	"addons.*.kind":    "postgres, valkey or mysql.",
 	"addons.*.version": "Version, such as \"15\"; default: the one of the server's distribution.",

@@ -78,6 +78,7 @@ func (p *parser) root(c *Config, meta toml.MetaData) table {
 		"network": p.network(&c.Network),
 		"addons":  p.addons(&c.Addons, meta),
 		"preview": p.preview(&c.Preview),
+		"git":     p.git(&c.Git),
 		"build": p.table(table{
 			"stack":      p.oneOf(&c.Build.Stack, Stacks),
 			"dockerfile": p.path(&c.Build.Dockerfile),

@@ -5,13 +5,18 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/gitpush"
 	"miren.dev/runtime/pkg/buildlog"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/source"
 )
 
 // deployHandler serves app.Deploys.
-type deployHandler struct{ apps *apps.Service }
+type deployHandler struct {
+	apps   *apps.Service
+	pushes *gitpush.Service
+}
 
 func (h *deployHandler) PlanUpload(_ context.Context, req *app.PlanUploadRequest) (*app.PlanUploadResponse, error) {
 	digest, missing, err := h.apps.Sources.Missing(req.Manifest)
@@ -48,6 +53,13 @@ func (h *deployHandler) Deploy(ctx context.Context, req *app.DeployRequest) (*ap
 	return deploymentResponse(h.apps.DeploySource(ctx, req.Project, req.App, req.Create, r))
 }
 
+func (h *deployHandler) Push(ctx context.Context, req *app.AppRequest, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	if h.pushes == nil {
+		return errs.New(errs.FailedPrecondition, "this server receives no pushes")
+	}
+	return h.pushes.Receive(ctx, gitpush.Request{Project: req.Project, App: req.App, By: caller(ctx)}, st.Reader(), st.Writer())
+}
+
 func (h *deployHandler) Cancel(ctx context.Context, req *app.DeploymentRequest) (*app.DeploymentResponse, error) {
 	return deploymentResponse(h.apps.CancelDeployment(ctx, req.Deployment))
 }
@@ -55,7 +67,7 @@ func (h *deployHandler) Cancel(ctx context.Context, req *app.DeploymentRequest) 
 func (h *deployHandler) Follow(ctx context.Context, req *app.FollowRequest, st rpc.ServerStream[rpc.None, app.DeployEvent]) error {
 	return h.apps.Follow(ctx, req.Deployment, value(req.BuildOffset), func(p apps.Progress) error {
 		if p.Build != nil {
-			e := buildEvent(p.Build)
+			e := apps.BuildEvent(p.Build)
 			return st.Send(&app.DeployEvent{Build: &e, BuildOffset: &p.Offset})
 		}
 		rec, err := record(p.Deployment)
@@ -71,13 +83,6 @@ type buildHandler struct{ apps *apps.Service }
 
 func (h *buildHandler) Logs(ctx context.Context, req *app.BuildLogsRequest, st rpc.ServerStream[rpc.None, app.BuildLog]) error {
 	return h.apps.BuildLog(ctx, req.Build, value(req.Offset), value(req.Follow), func(e buildlog.Event, next int64) error {
-		return st.Send(&app.BuildLog{Event: buildEvent(&e), Offset: next})
+		return st.Send(&app.BuildLog{Event: apps.BuildEvent(&e), Offset: next})
 	})
-}
-
-func buildEvent(e *buildlog.Event) app.BuildEvent {
-	return app.BuildEvent{
-		Kind: string(e.Kind), Step: optional(int64(e.Step)), Name: e.Name, At: e.At, Took: optional(e.Took), Text: e.Text,
-		Stderr: optional(e.Stderr), Current: optional(e.Current), Total: optional(e.Total), Internal: optional(e.Internal),
-	}
 }

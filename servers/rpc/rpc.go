@@ -27,6 +27,7 @@ import (
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/executions"
+	"miren.dev/runtime/domain/gitpush"
 	domaininterpreter "miren.dev/runtime/domain/interpreter"
 	"miren.dev/runtime/domain/metrics"
 	"miren.dev/runtime/domain/nodes"
@@ -48,6 +49,7 @@ import (
 type Deps struct {
 	Addons       *addons.Service
 	Apps         *apps.Service
+	Pushes       *gitpush.Service // nil: there are none
 	Tasks        *tasks.Service
 	Routes       *routes.Service
 	Certificates *certificates.Service
@@ -72,7 +74,7 @@ type Deps struct {
 func Register(s *rpc.Server, d Deps) {
 	addon.RegisterAddons(s, Addons(d.Addons))
 	app.RegisterApps(s, &appHandler{d.Apps})
-	app.RegisterDeploys(s, &deployHandler{d.Apps})
+	app.RegisterDeploys(s, &deployHandler{d.Apps, d.Pushes})
 	app.RegisterBuilds(s, &buildHandler{d.Apps})
 	app.RegisterTasks(s, Tasks(d.Tasks))
 	app.RegisterRoutes(s, &routeHandler{d.Routes})

@@ -108,6 +108,7 @@ var answers = map[string]answer{
 		return &app.DeployRequest{Project: p, App: a, Create: true, Source: "none"}
 	}),
 	"app.Deploys/Follow": {rpc.ProjectRequest, func(x *tenant) any { return &app.FollowRequest{Deployment: x.deploy.GetID()} }},
+	"app.Deploys/Push":   appRequest,
 	"app.Deploys/Cancel": {rpc.ProjectRequest, func(x *tenant) any { return &app.DeploymentRequest{Deployment: x.deploy.GetID()} }},
 	"app.Builds/Logs":    {rpc.ProjectRequest, func(x *tenant) any { return &app.BuildLogsRequest{Build: x.build.GetID()} }},
 	"app.Routes/Set": byApp(func(p, a string) *app.SetRouteRequest {
@@ -326,14 +327,15 @@ var answers = map[string]answer{
 	"server.SSH/IssueCertificate": bySandbox(func(x *tenant) any {
 		return &server.IssueSSHCertificateRequest{Sandbox: x.sandbox.GetID(), PublicKey: "none"}
 	}),
-	"server.SSH/Connect":         bySandbox(func(x *tenant) any { return &server.SSHConnectRequest{Sandbox: x.sandbox.GetID()} }),
-	"server.Nodes/Summary":       forAny,
-	"server.Nodes/Cordon":        forCluster,
-	"runner.Runners/CreateToken": forCluster,
-	"runner.Runners/Delete":      forCluster,
-	"server.Nodes/Uncordon":      forCluster,
-	"server.Nodes/Drain":         forCluster,
-	"server.Debug/Controllers":   forCluster,
+	"server.SSH/IssuePushCertificate": forAny,
+	"server.SSH/Connect":              bySandbox(func(x *tenant) any { return &server.SSHConnectRequest{Sandbox: x.sandbox.GetID()} }),
+	"server.Nodes/Summary":            forAny,
+	"server.Nodes/Cordon":             forCluster,
+	"runner.Runners/CreateToken":      forCluster,
+	"runner.Runners/Delete":           forCluster,
+	"server.Nodes/Uncordon":           forCluster,
+	"server.Nodes/Drain":              forCluster,
+	"server.Debug/Controllers":        forCluster,
 
 	"store.Entities/Kinds": forAny,
 	"store.Entities/Get": {rpc.ProjectHandler, func(x *tenant) any {

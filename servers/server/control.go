@@ -43,6 +43,7 @@ import (
 	"miren.dev/runtime/domain/egresslog"
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/executions"
+	"miren.dev/runtime/domain/gitpush"
 	"miren.dev/runtime/domain/metrics"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/policies"
@@ -299,6 +300,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 	})
 	return rpcserver.Deps{
 		Addons: &addons.Service{Store: c.quotas, Apps: a, Disks: d, Run: addons.RunIn(sbs), Informers: c.informers},
+		Pushes: &gitpush.Service{Store: c.store, Apps: a, Sources: src.Store, Open: c.openPushes, Logger: c.logger.With("component", "push")},
 		Apps:   a, Tasks: &tasks.Service{Store: c.quotas, Apps: a}, Routes: rt, Certificates: &certificates.Service{Store: c.store, Sealer: c.sealer, Routes: rt}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Disks:     d,
 		Secrets:   c.secrets,

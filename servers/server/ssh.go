@@ -150,19 +150,29 @@ func keyResponse(k *core.SSHKey) (*server.SSHKeyResponse, error) {
 // IssueCertificate makes a certificate for one sandbox, with the identity of the
 // caller.
 func (h *sshHandler) IssueCertificate(ctx context.Context, req *server.IssueSSHCertificateRequest) (*server.IssueSSHCertificateResponse, error) {
+	if _, err := entity.Get[sandbox.Sandbox](ctx, h.f.c.store, req.Sandbox); err != nil {
+		return nil, err
+	}
+	return h.issue(ctx, req.PublicKey, string(req.Sandbox), req.TTL)
+}
+
+// IssuePushCertificate makes a certificate for git push, with the identity of the
+// caller.
+func (h *sshHandler) IssuePushCertificate(ctx context.Context, req *server.IssuePushCertificateRequest) (*server.IssueSSHCertificateResponse, error) {
+	return h.issue(ctx, req.PublicKey, sshserver.GitUser, req.TTL)
+}
+
+// issue makes a certificate for a user name.
+func (h *sshHandler) issue(ctx context.Context, publicKey, user string, ttl *time.Duration) (*server.IssueSSHCertificateResponse, error) {
 	address := h.f.sshAddress.Load()
 	if address == nil {
 		return nil, errs.New(errs.FailedPrecondition, "the server does not listen for SSH clients").WithHint("start it with --ssh-address HOST:PORT")
 	}
-	if _, err := entity.Get[sandbox.Sandbox](ctx, h.f.c.store, req.Sandbox); err != nil {
-		return nil, err
-	}
-	key, err := sshkeys.Parse(req.PublicKey)
+	key, err := sshkeys.Parse(publicKey)
 	if err != nil {
 		return nil, err
 	}
-	life := cmp.Or(value(req.TTL), defaultSSHLife)
-	cert, end, err := h.f.sshPrivate.Issue(key, string(req.Sandbox), rpc.IdentityFrom(ctx), life)
+	cert, end, err := h.f.sshPrivate.Issue(key, user, rpc.IdentityFrom(ctx), cmp.Or(value(ttl), defaultSSHLife))
 	if err != nil {
 		return nil, err
 	}

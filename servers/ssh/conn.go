@@ -44,6 +44,7 @@ type conn struct {
 	sandbox  id.Sandbox
 	refused  error // why the client may not use the sandbox
 	channels atomic.Int64
+	pushed   atomic.Bool // a push has begun
 
 	listeners []*listener // used by take only
 	wg        sync.WaitGroup
@@ -61,8 +62,9 @@ func (c *conn) run(ctx context.Context, channels <-chan ssh.NewChannel, requests
 	c.keys.announce(c.ssh)
 	c.rpc = c.s.cfg.Dial(c.login.identity, c.ssh.RemoteAddr())
 	defer c.rpc.Close()
-	st, err := c.open(ctx)
-	if err != nil {
+	if c.ssh.User() == GitUser {
+		c.awaitPush()
+	} else if st, err := c.open(ctx); err != nil {
 		c.refused = err
 		time.AfterFunc(refusalTime, func() { _ = c.ssh.Close() })
 	} else {

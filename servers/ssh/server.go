@@ -1,5 +1,6 @@
 // Package sshserver is the SSH gateway to sandboxes: `ssh SANDBOX@HOST` gives a
-// shell in a sandbox, or runs a command in it.
+// shell in a sandbox, or runs a command in it. `git push ssh://git@HOST/APP.git`
+// deploys an app.
 //
 // The gateway authenticates its client by a registered public key, or by a
 // certificate of the installation, and is then a client of the server's RPC with

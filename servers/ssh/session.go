@@ -133,7 +133,13 @@ func (s *session) handle(ctx context.Context, req *ssh.Request) bool {
 		return s.start(ctx, shell)
 	case "exec":
 		var r commandOrName
-		return ssh.Unmarshal(req.Payload, &r) == nil && s.start(ctx, []string{"/bin/sh", "-c", r.Value})
+		if ssh.Unmarshal(req.Payload, &r) != nil {
+			return false
+		}
+		if s.c.ssh.User() == GitUser {
+			return s.startPush(ctx, r.Value)
+		}
+		return s.start(ctx, []string{"/bin/sh", "-c", r.Value})
 	case "subsystem":
 		var r commandOrName
 		return ssh.Unmarshal(req.Payload, &r) == nil && r.Value == "sftp" && s.startSFTP(ctx)

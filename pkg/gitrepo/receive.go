@@ -1,0 +1,194 @@
+package gitrepo
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+const (
+	// maxRefs bounds the branches and tags of a push.
+	maxRefs = 1000
+	// maxLine bounds a line about one of them, in bytes.
+	maxLine = 4 << 10
+)
+
+// Update is a branch or tag that a push changes.
+type Update struct {
+	Ref    string // refs/heads/main
+	Commit string // "": the client deletes it
+}
+
+// Branch returns the name of the branch; false if it is none.
+func (u Update) Branch() (string, bool) { return strings.CutPrefix(u.Ref, "refs/heads/") }
+
+// Push is a push that was received completely, and counts for nothing yet.
+type Push struct {
+	Updates []Update
+
+	repo *Repo
+	env  []string // leads git to the objects in the quarantine
+}
+
+// Advertise sets what clients see as the repository's branches: one with a commit, if
+// that is here, or none. So a client refuses to push what is behind that commit without
+// --force, and pushes nothing if it has that commit itself.
+func (r *Repo) Advertise(ctx context.Context, branch, commit string) error {
+	const below = "refs/namespaces/" + namespace + "/"
+	refs, err := r.git(ctx, nil, "for-each-ref", "--format=%(refname)", below)
+	if err != nil {
+		return err
+	}
+	for ref := range strings.FieldsSeq(refs) {
+		if _, err := r.git(ctx, nil, "update-ref", "-d", ref); err != nil {
+			return err
+		}
+	}
+	if branch == "" || commit == "" || strings.HasPrefix(commit, "-") {
+		return nil
+	}
+	if _, err := r.git(ctx, nil, "cat-file", "-e", commit+"^{commit}"); err != nil {
+		return ctx.Err() // not here: another server received it, or a folder was deployed
+	}
+	_, err = r.git(ctx, nil, "update-ref", below+"refs/heads/"+branch, commit)
+	return err
+}
+
+// Keep remembers an accepted commit, so that clients need not send its objects again.
+func (r *Repo) Keep(ctx context.Context, branch, commit string) error {
+	_, err := r.git(ctx, nil, "update-ref", kept+branch, commit)
+	return err
+}
+
+// Receive serves one client of git push until it has ended. It calls accept once the
+// whole push is here; what accept writes is shown to the user, in lines, while it runs.
+// The push counts only if accept returns nil. accept is not called for a client that
+// pushes nothing. Receive returns an error if the protocol failed, not if the push was
+// refused.
+//
+// A read of in may go on after Receive has returned; the caller ends it.
+func (r *Repo) Receive(ctx context.Context, in io.Reader, out io.Writer, accept func(context.Context, *Push, io.Writer) error) error {
+	cmd := r.command(ctx, []string{"GIT_NAMESPACE=" + namespace}, "receive-pack", r.dir)
+	problems := &head{left: maxProblem}
+	cmd.Stdout, cmd.Stderr = out, problems
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return errs.New(errs.Unavailable, "git receive-pack: %w", err)
+	}
+	question, asks, err := os.Pipe()
+	if err != nil {
+		return errs.New(errs.Unavailable, "git receive-pack: %w", err)
+	}
+	defer question.Close()
+	hears, answer, err := os.Pipe()
+	if err != nil {
+		asks.Close()
+		return errs.New(errs.Unavailable, "git receive-pack: %w", err)
+	}
+	defer answer.Close()
+	cmd.ExtraFiles = []*os.File{asks, hears} // 3 and 4 in hook.sh
+	err = cmd.Start()
+	asks.Close()
+	hears.Close()
+	if err != nil {
+		return errs.New(errs.FailedPrecondition, "git receive-pack: %w", err)
+	}
+	go func() { // ends with in
+		_, _ = io.Copy(stdin, in) // git sees a push that was cut off
+		stdin.Close()
+	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer answer.Close() // without the word that accepts, the hook refuses
+		p, err := r.asked(question)
+		if err != nil || p == nil {
+			return
+		}
+		lines := &lines{to: answer}
+		err = accept(ctx, p, lines)
+		if ferr := lines.flush(); err != nil || ferr != nil {
+			return
+		}
+		_, _ = io.WriteString(answer, "accept\n") // a hook that was ended accepts nothing
+	})
+	err = cmd.Wait()
+	cancel()
+	question.Close() // ends the read if the hook was not run
+	wg.Wait()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &exit):
+		return errs.New(errs.Unavailable, "git receive-pack: %w: %s", err, strings.TrimSpace(problems.String()))
+	}
+	return errs.New(errs.Unavailable, "git receive-pack: %w", err)
+}
+
+// asked reads the question of the hook; nil if it was not run.
+func (r *Repo) asked(question io.Reader) (*Push, error) {
+	s := bufio.NewScanner(io.LimitReader(question, maxRefs*maxLine))
+	s.Buffer(nil, maxLine)
+	p := &Push{repo: r}
+	for s.Scan() {
+		line := s.Text()
+		if dir, ok := strings.CutPrefix(line, "quarantine "); ok {
+			p.env = []string{"GIT_OBJECT_DIRECTORY=" + cmp.Or(dir, r.dir+"/objects"), "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + r.dir + "/objects"}
+			continue
+		}
+		if line == "end" {
+			return p, nil
+		}
+		words := strings.SplitN(line, " ", 3)
+		if len(words) != 3 || len(p.Updates) >= maxRefs {
+			return nil, errs.New(errs.InvalidArgument, "git pushes %q", line)
+		}
+		u := Update{Ref: words[2], Commit: words[1]}
+		if strings.Trim(u.Commit, "0") == "" {
+			u.Commit = ""
+		}
+		p.Updates = append(p.Updates, u)
+	}
+	return nil, s.Err()
+}
+
+// lines passes text to the hook by whole lines. Each begins with a dot, so that none of
+// them is the word that accepts.
+type lines struct {
+	to   io.Writer
+	rest strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	for _, b := range p {
+		switch {
+		case b == '\n':
+			if err := l.flush(); err != nil {
+				return 0, err
+			}
+		case b == 0 || b == '\r':
+		case l.rest.Len() < maxLine:
+			l.rest.WriteByte(b)
+		}
+	}
+	return len(p), nil
+}
+
+func (l *lines) flush() error {
+	if l.rest.Len() == 0 {
+		return nil
+	}
+	_, err := io.WriteString(l.to, "."+l.rest.String()+"\n")
+	l.rest.Reset()
+	return err
+}
