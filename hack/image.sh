@@ -18,8 +18,8 @@ chmod 755 "$tmp" # the package manager reads below it as another user
 
 mapfile -t sources < <(find /etc/apt -name '*.list' -o -name '*.sources' | sort)
 codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
-# tini is process 1 of a container: it waits for processes whose parent has ended.
-depends=tini,$(dpkg-deb --field "$deb" Depends | sed -e 's/([^)]*)//g' -e 's/ //g')
+# tini is process 1 of a container: it waits for processes whose parent has ended. git receives pushes.
+depends=tini,git,$(dpkg-deb --field "$deb" Depends | sed -e 's/([^)]*)//g' -e 's/ //g')
 echo "image: Debian $codename with ${depends//,/, }" >&2
 SOURCE_DATE_EPOCH=$date mmdebstrap --quiet --mode=root --variant=minbase --include="$depends" \
 	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \

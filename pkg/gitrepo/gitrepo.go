@@ -119,7 +119,7 @@ func (r *Repos) Names() ([]string, error) {
 	return names, nil
 }
 
-// Remove removes a repository, if it exists. Nobody may use it.
+// Remove removes a repository, if it exists. It must not be in use.
 func (r *Repos) Remove(name string) error {
 	if err := os.RemoveAll(filepath.Join(r.cfg.Dir, name+suffix)); err != nil {
 		return errs.New(errs.Unavailable, "remove the pushed repository %s: %w", name, err)

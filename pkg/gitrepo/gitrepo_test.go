@@ -191,6 +191,8 @@ func TestPush(t *testing.T) {
 	// Only what the server says that it serves counts, so the same commit can be pushed again.
 	e.branch, e.commit = "main", strings.Repeat("1", 40) // not here
 	e.push(false, "[new branch]", "main")
+	e.branch, e.commit = "a..b c", first // of a client that is not git
+	e.push(false, "[new branch]", "main")
 	e.branch, e.commit = "main", first
 	second := e.commitFile("README", "second\n")
 	e.push(false, first[:7], "main")

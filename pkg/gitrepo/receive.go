@@ -58,6 +58,9 @@ func (r *Repo) Advertise(ctx context.Context, branch, commit string) error {
 	if _, err := r.git(ctx, nil, "cat-file", "-e", commit+"^{commit}"); err != nil {
 		return ctx.Err() // not here: another server received it, or a folder was deployed
 	}
+	if _, err := r.git(ctx, nil, "check-ref-format", "refs/heads/"+branch); err != nil {
+		return ctx.Err() // a client that is not git named the branch of a folder
+	}
 	_, err = r.git(ctx, nil, "update-ref", below+"refs/heads/"+branch, commit)
 	return err
 }
