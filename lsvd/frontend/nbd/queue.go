@@ -6,13 +6,14 @@ import (
 	"miren.dev/runtime/lsvd"
 )
 
-// Writes that have come together are queued by the reader and carried out as
-// one, by it or by the committer that is writing at that time, as soon as no further whole
-// request is there. Small reads that are not alone are queued likewise: they are
-// begun together, and those that end together answered with one call.
+// A worker queues the writes that have come together. They are carried out as
+// one, by the worker or by the committer that is writing at that time, as soon as
+// no further whole request is there. Small reads that are not alone are queued
+// likewise: they are begun together, and those that end together are answered
+// with one call.
 
 const (
-	// maxQueued bounds how many requests the reader queues before it has them
+	// maxQueued bounds how many requests a worker queues before it has them
 	// carried out.
 	maxQueued = 64
 	// smallRead is how much a read may ask for to be queued: another worker
@@ -71,16 +72,6 @@ func (l *link) begin() {
 	l.out.send()
 }
 
-// settle has what is queued carried out, unless more will be queued at once.
-// It reports whether the caller still is the reader.
-func (l *link) settle() bool {
-	if l.queued == 0 || l.queued < maxQueued && l.ready() {
-		return true
-	}
-	l.queued = 0
-	return l.busy(l.begin)
-}
-
 // ready reports whether a whole request can be read without waiting, for it or
 // for room: what is under way may wait for what is queued.
 func (l *link) ready() bool {
@@ -117,15 +108,11 @@ func (q *request) Done(err error, _ bool) {
 	l.out.put(q, h, data)
 }
 
-// BatchDone implements [lsvd.Completion]. The caller completes reads of all disks, and
-// must not wait for a client.
+// BatchDone implements [lsvd.Completion]. The caller commits for all users of the
+// disk, or completes reads of all disks, and must not wait for a client.
 func (q *request) BatchDone() {
-	l, read := q.link, q.typ == cmdRead
+	l := q.link
 	requests.Put(q)
-	if read {
-		l.out.sendBy(l.all.Go)
-	} else {
-		l.out.send()
-	}
+	l.out.sendBy(l.all.Go)
 	l.all.Done()
 }
