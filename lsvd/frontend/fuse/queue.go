@@ -2,75 +2,77 @@ package fuse
 
 import (
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/lsvd"
 )
 
-// A reader does not wait for a write: it queues the write at the disk, with the
-// buffer that has its data, and goes on with another buffer. If no committer is
-// writing at that time, the reader commits the queue itself; else the committer
-// writes the queue as one record and answers each write. So with many writes at a
-// time one reader reads them, another writes many with one call, and no goroutine
-// has to be woken.
+// A worker does not wait for a write: it queues the write at the disk, with the
+// buffer that has its data. If no committer is writing at that time, the worker
+// commits the queue itself; else the committer writes the queue as one record and
+// answers each write. So with many writes at a time one worker reads them, another
+// writes many with one call, and no goroutine has to be woken.
 //
-// The same holds for flushes: if one is under way that covers all writes before,
-// its goroutine answers. Where a flush follows every write, the reader begins it
+// Small reads are likewise queued: those of blocks that are not in memory begin
+// with one call. If a flush is under way that covers all writes before, its
+// goroutine answers. Where a flush follows every write, the worker begins it
 // before it is asked for.
 
-// queueWrite has the disk take the write of h, and reports false if it cannot do
-// so. n is how long it is; commit must follow.
-func (r *reader) queueWrite(h head, in []byte, n int) bool {
-	c := r.c
+// queueWrite has the disk take the write q, and reports false if it cannot do so;
+// commit must follow.
+func (c *Conn) queueWrite(q *request) bool {
+	b, in, n := q.buffer, q.in(), q.more()
 	if c.queuer == nil || len(in) < arguments[opWrite] || n != int(ne.Uint32(in[16:])) {
 		return false
 	}
-	next, _ := c.getBuffer() // without memory there is the way that waits
-	if next == nil {
-		return false
-	}
-	b := r.buffer
-	b.unique, b.size, b.read = h.unique, n, false
-	c.writes.Add(1)
+	b.unique, b.size, b.read = q.h.unique, n, false
+	c.requests.Add(1)
 	if !c.queuer.Queue(b.data[:n], int64(ne.Uint64(in[8:])), b) {
-		c.writes.Done()
-		c.putBuffer(next)
+		c.requests.Done()
 		return false
-	}
-	r.buffer = next
-	if n <= smallRequest {
-		c.smallRun.extend()
-	} else {
-		c.largeRequest()
 	}
 	return true
 }
 
-// commit has the disk carry out what was queued; last says that no other
-// reader waits in the kernel.
-func (c *Conn) commit(last bool) {
-	c.writing.Add(1)
-	if last {
-		c.stall.arm()
+// smallRead reports whether the arguments are those of a small read.
+func smallRead(in []byte) bool {
+	return len(in) >= arguments[opRead] && ne.Uint32(in[16:]) <= smallRequest
+}
+
+// carryOutBatch carries out and answers what was read. No request waits for
+// another one, unless both are writes.
+func (c *Conn) carryOutBatch(b batch) {
+	if len(b.reads) == 1 && !b.writes && b.last == nil {
+		c.carryOut(&b.reads[0])
+		return
 	}
-	c.queuer.Commit()
-	c.writerReturns()
-	if c.flusher != nil && c.flusher.FlushLikely() {
-		if c.idle.Load() == 0 {
-			c.wakeReader() // for the request that is likely to come
-		}
-		c.doing.Add(-1)
-		c.flusher.FlushEarly()
-		c.doing.Add(1)
+	c.carryOutReads(b.reads)
+	switch {
+	case b.writes && b.last != nil:
+		c.requests.Go(c.commit)
+	case b.writes:
+		c.commit()
+	}
+	if b.last != nil {
+		c.carryOut(b.last)
 	}
 }
 
-// join joins the flush of h to one that is under way, and reports false if none
-// is.
-func (c *Conn) join(h head) bool {
+// commit has the disk carry out what was queued.
+func (c *Conn) commit() {
+	c.queuer.Commit()
+	if c.flusher != nil && c.flusher.FlushLikely() {
+		c.flusher.FlushEarly()
+	}
+}
+
+// join joins the flush q to one that is under way, and reports false if none is.
+func (c *Conn) join(q *request) bool {
 	if c.flusher == nil {
 		return false
 	}
-	c.writes.Add(1)
-	if !c.flusher.Join(&joinedFlush{c: c, unique: h.unique}) {
-		c.writes.Done()
+	c.requests.Add(1)
+	if !c.flusher.Join(&joinedFlush{c: c, unique: q.h.unique}) {
+		c.requests.Done()
 		return false
 	}
 	return true
@@ -94,7 +96,56 @@ func (j *joinedFlush) Done(err error, _ bool) {
 }
 
 // BatchDone implements [lsvd.Completion].
-func (j *joinedFlush) BatchDone() { j.c.writes.Done() }
+func (j *joinedFlush) BatchDone() { j.c.requests.Done() }
+
+// replyBatch is how many reads from memory are answered with one call, so that
+// their callers go on while others are read.
+const replyBatch = 8
+
+// carryOutReads answers what is in memory and begins the other reads together.
+func (c *Conn) carryOutReads(reads []request) {
+	var filled []*buffer
+	answer := func() {
+		for i, b := range filled {
+			b.Done(nil, i+1 < len(filled))
+		}
+		for _, b := range filled {
+			b.BatchDone()
+		}
+		filled = filled[:0]
+	}
+	for i := range reads {
+		q := &reads[i]
+		switch c.queueRead(q) {
+		case lsvd.NotQueued:
+			c.requests.Go(func() { c.carryOut(q) })
+		case lsvd.Filled:
+			if filled = append(filled, q.buffer); len(filled) == replyBatch {
+				answer()
+			}
+		}
+	}
+	if len(reads) > 0 && c.reader != nil {
+		c.reader.BeginReads()
+		answer()
+	}
+}
+
+// queueRead has the disk read for q without waiting, or from memory.
+func (c *Conn) queueRead(q *request) lsvd.QueueResult {
+	b, in := q.buffer, q.in()
+	off, n := int64(ne.Uint64(in[8:])), int(ne.Uint32(in[16:]))
+	if c.reader == nil || n == 0 || off < 0 {
+		return lsvd.NotQueued
+	}
+	b.unique, b.size, b.read = q.h.unique, n, true
+	c.requests.Add(1)
+	result := c.reader.QueueRead(c.serving, b.data[:n], off, b)
+	if result == lsvd.NotQueued {
+		c.requests.Done()
+	}
+	return result
+}
 
 // Done answers a write that was queued, or a read.
 func (b *buffer) Done(err error, more bool) {
@@ -131,9 +182,6 @@ func (b *buffer) content() []byte {
 func (b *buffer) BatchDone() {
 	c := b.c
 	c.answers.flush()
-	if b.read {
-		c.reading.Add(-1)
-	}
 	c.putBuffer(b)
-	c.writes.Done()
+	c.requests.Done()
 }
