@@ -16,7 +16,7 @@ import (
 )
 
 // records is a disk that notes how many writes each Commit carries out, and how
-// many reads BeginReads begins.
+// many reads ReadBatch has.
 type records struct {
 	memory
 	hold chan struct{} // Commit waits for it, unless it is nil
@@ -24,7 +24,6 @@ type records struct {
 	mu     sync.Mutex
 	queued []func()
 	most   int
-	reads  []queuedRead
 	begun  int // reads at once, at most
 }
 
@@ -43,41 +42,22 @@ func (d *records) ReadCached(p []byte, off int64) bool {
 	return off < d.Size()/2 && d.ReadAt(context.Background(), p, off) == nil
 }
 
-// QueueRead queues what is in the third quarter.
-func (d *records) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Completion) lsvd.QueueResult {
-	if d.ReadCached(p, off) {
-		return lsvd.Filled
-	}
-	if off >= d.Size()/4*3 {
-		return lsvd.NotQueued
-	}
+// ReadBatch ends the reads of the first half before it returns.
+func (d *records) ReadBatch(ctx context.Context, reads []lsvd.Read) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.reads = append(d.reads, queuedRead{p, off, w})
-	return lsvd.Queued
-}
-
-// queuedRead is a read that was queued.
-type queuedRead struct {
-	p   []byte
-	off int64
-	w   lsvd.Completion
-}
-
-func (d *records) BeginReads() {
-	d.mu.Lock()
-	reads := d.reads
-	d.reads = nil
 	d.begun = max(d.begun, len(reads))
 	d.mu.Unlock()
-	go func() {
-		for i, r := range reads {
-			r.w.Done(d.ReadAt(context.Background(), r.p, r.off), i+1 < len(reads))
+	for _, r := range reads {
+		end := func() {
+			r.Completion.Done(d.ReadAt(ctx, r.P, r.Off), false)
+			r.Completion.BatchDone()
 		}
-		for _, r := range reads {
-			r.w.BatchDone()
+		if r.Off < d.Size()/2 {
+			end()
+		} else {
+			go end()
 		}
-	}()
+	}
 }
 
 func (d *records) Commit() {

@@ -12,8 +12,8 @@ import (
 // answers each write. So with many writes at a time one worker reads them, another
 // writes many with one call, and no goroutine has to be woken.
 //
-// Small reads are likewise queued: those of blocks that are not in memory begin
-// with one call. If a flush is under way that covers all writes before, its
+// Small reads that came together are read together: those of blocks that are not
+// in memory are read with one call. If a flush is under way that covers all writes before, its
 // goroutine answers. Where a flush follows every write, the worker begins it
 // before it is asked for.
 
@@ -33,19 +33,29 @@ func (c *Conn) queueWrite(q *request) bool {
 	return true
 }
 
-// smallRead reports whether the arguments are those of a small read.
-func smallRead(in []byte) bool {
-	return len(in) >= arguments[opRead] && ne.Uint32(in[16:]) <= smallRequest
+// smallRead reports whether the arguments are those of a small read of the disk.
+func (c *Conn) smallRead(in []byte) bool {
+	if len(in) < arguments[opRead] {
+		return false
+	}
+	off, n := readRange(in)
+	return n > 0 && n <= smallRequest && off >= 0 && off <= c.disk.Size()-int64(n)
+}
+
+// readRange is what a read with the arguments wants.
+func readRange(in []byte) (off int64, n int) {
+	return int64(ne.Uint64(in[8:])), int(ne.Uint32(in[16:]))
 }
 
 // carryOutBatch carries out and answers what was read. No request waits for
 // another one, unless both are writes.
 func (c *Conn) carryOutBatch(b batch) {
-	if len(b.reads) == 1 && !b.writes && b.last == nil {
-		c.carryOut(&b.reads[0])
-		return
+	switch {
+	case len(b.reads) > 0 && (b.writes || b.last != nil):
+		c.requests.Go(func() { c.carryOutReads(b.reads) })
+	case len(b.reads) > 0:
+		c.carryOutReads(b.reads)
 	}
-	c.carryOutReads(b.reads)
 	switch {
 	case b.writes && b.last != nil:
 		c.requests.Go(c.commit)
@@ -98,53 +108,23 @@ func (j *joinedFlush) Done(err error, _ bool) {
 // BatchDone implements [lsvd.Completion].
 func (j *joinedFlush) BatchDone() { j.c.requests.Done() }
 
-// replyBatch is how many reads from memory are answered with one call, so that
-// their callers go on while others are read.
-const replyBatch = 8
-
-// carryOutReads answers what is in memory and begins the other reads together.
+// carryOutReads makes small reads together.
 func (c *Conn) carryOutReads(reads []request) {
-	var filled []*buffer
-	answer := func() {
-		for i, b := range filled {
-			b.Done(nil, i+1 < len(filled))
+	if c.reader == nil || len(reads) == 1 {
+		for i := range reads[1:] {
+			c.requests.Go(func() { c.carryOut(&reads[i+1]) })
 		}
-		for _, b := range filled {
-			b.BatchDone()
-		}
-		filled = filled[:0]
+		c.carryOut(&reads[0])
+		return
 	}
-	for i := range reads {
-		q := &reads[i]
-		switch c.queueRead(q) {
-		case lsvd.NotQueued:
-			c.requests.Go(func() { c.carryOut(q) })
-		case lsvd.Filled:
-			if filled = append(filled, q.buffer); len(filled) == replyBatch {
-				answer()
-			}
-		}
+	all := make([]lsvd.Read, len(reads))
+	for i, q := range reads {
+		off, n := readRange(q.in())
+		q.unique, q.size, q.read = q.h.unique, n, true
+		all[i] = lsvd.Read{P: q.data[:n], Off: off, Completion: q.buffer}
 	}
-	if len(reads) > 0 && c.reader != nil {
-		c.reader.BeginReads()
-		answer()
-	}
-}
-
-// queueRead has the disk read for q without waiting, or from memory.
-func (c *Conn) queueRead(q *request) lsvd.QueueResult {
-	b, in := q.buffer, q.in()
-	off, n := int64(ne.Uint64(in[8:])), int(ne.Uint32(in[16:]))
-	if c.reader == nil || n == 0 || off < 0 {
-		return lsvd.NotQueued
-	}
-	b.unique, b.size, b.read = q.h.unique, n, true
-	c.requests.Add(1)
-	result := c.reader.QueueRead(c.serving, b.data[:n], off, b)
-	if result == lsvd.NotQueued {
-		c.requests.Done()
-	}
-	return result
+	c.requests.Add(len(all))
+	c.reader.ReadBatch(c.serving, all)
 }
 
 // Done answers a write that was queued, or a read.

@@ -104,7 +104,7 @@ func (c *Conn) readBatch() (b batch) {
 			c.putBuffer(r)
 		case q.h.op == opWrite && q.more() <= smallRequest && c.queueWrite(&q):
 			b.writes = true
-		case q.h.op == opRead && smallRead(q.in()):
+		case q.h.op == opRead && c.smallRead(q.in()):
 			b.reads = append(b.reads, q)
 		default:
 			b.last = &q

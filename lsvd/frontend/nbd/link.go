@@ -36,7 +36,7 @@ type link struct {
 
 	reading sync.Mutex    // held by the worker that reads requests, for all below
 	r       *bufio.Reader // of in
-	queued  int           // requests that wait for begin
+	pending pending
 	ended   bool
 	err     error // once ended
 }
@@ -64,15 +64,21 @@ func (l *link) work(ctx context.Context) {
 	for more := true; more; {
 		l.reading.Lock()
 		var q *request
-		q, more = l.read(ctx)
-		queued := l.queued
-		l.queued = 0
+		q, more = l.read()
+		b := l.pending
+		l.pending = pending{}
 		l.reading.Unlock()
+		if b.writes && b.reads != nil { // none waits for the others
+			writes := pending{writes: true}
+			l.all.Go(func() { l.carryOut(ctx, writes) })
+			b.writes = false
+		}
 		switch {
-		case queued > 0 && q != nil: // which need not wait for what is queued
-			l.all.Go(l.begin)
-		case queued > 0:
-			l.begin()
+		case b.n == 0:
+		case q != nil:
+			l.all.Go(func() { l.carryOut(ctx, b) })
+		default:
+			l.carryOut(ctx, b)
 		}
 		if q != nil {
 			l.x.handle(ctx, l.out, q)
@@ -83,7 +89,7 @@ func (l *link) work(ctx context.Context) {
 // read reads requests and queues them, until one cannot be queued, which it
 // returns, or what is queued must begin. It reports false when there are no more.
 // The caller holds reading.
-func (l *link) read(ctx context.Context) (*request, bool) {
+func (l *link) read() (*request, bool) {
 	for !l.ended {
 		q, alone, err := l.next()
 		if q == nil {
@@ -93,10 +99,11 @@ func (l *link) read(ctx context.Context) (*request, bool) {
 			l.ended, l.err = true, err
 			break
 		}
-		if !l.queue(q) && (alone || !l.queueRead(ctx, q)) {
+		if !l.queue(q) && (alone || !l.queueRead(q)) {
 			return q, true
 		}
-		if l.queued == maxQueued || !l.ready() {
+		l.pending.n++
+		if l.pending.n == maxQueued || !l.ready() {
 			return nil, true
 		}
 	}
