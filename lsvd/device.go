@@ -36,7 +36,6 @@ type Device struct {
 	cache   *readcache.Cache
 	plain   bool // segments are not compressed
 	streams readcache.Streams
-	reads   readQueue
 	boot    recorder
 
 	align sync.RWMutex // held by writes until they are done, for writing by those that read, change and write blocks

@@ -3,6 +3,7 @@ package lsvd_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
@@ -97,10 +98,9 @@ func TestConcurrentUseMatchesModel(t *testing.T) {
 					}
 					clear(got)
 					if k := min(n, 16<<10); err == nil {
-						var taken lsvd.QueueResult
-						taken, err = readQueued(d, got[:k], base+int64(off))
-						if taken != lsvd.NotQueued && !bytes.Equal(got[:k], mine[off:off+k]) {
-							t.Errorf("worker %d, step %d: queued read %d+%d differs", w, i, off, k)
+						err = readBatch(d, got[:k], base+int64(off))
+						if err == nil && !bytes.Equal(got[:k], mine[off:off+k]) {
+							t.Errorf("worker %d, step %d: batch %d+%d differs", w, i, off, k)
 							return
 						}
 					}
@@ -165,15 +165,12 @@ type waiter chan error
 func (w waiter) Done(err error, _ bool) { w <- err }
 func (w waiter) BatchDone()             {}
 
-// readQueued reads by QueueRead, if the disk takes that.
-func readQueued(d *lsvd.Device, p []byte, off int64) (lsvd.QueueResult, error) {
-	w := make(waiter, 1)
-	taken := d.QueueRead(context.Background(), p, off, w)
-	d.BeginReads()
-	if taken == lsvd.Queued {
-		return taken, <-w
-	}
-	return taken, nil
+// readBatch reads p from off, and its halves, together.
+func readBatch(d *lsvd.Device, p []byte, off int64) error {
+	half := len(p) / 2 / lsvd.BlockSize * lsvd.BlockSize
+	a, b := make(waiter, 1), make(waiter, 1)
+	d.ReadBatch(context.Background(), []lsvd.Read{{P: p[:half], Off: off, Completion: a}, {P: p[half:], Off: off + int64(half), Completion: b}})
+	return errors.Join(<-a, <-b)
 }
 
 // TestQueuedWritesKeepOrder has queued writes carried out together with others and in order,

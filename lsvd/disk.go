@@ -1,16 +1,12 @@
 package lsvd
 
-import (
-	"context"
-
-	"miren.dev/runtime/lsvd/store"
-)
+import "context"
 
 // Disk is what front ends serve and metrics count; [Device] is one. Its methods
 // are called concurrently, and keep no slice after they have returned.
 //
-// A Disk may also be a [Queuer], a [Flusher] and a [Reader]: front ends that can
-// go on with other requests use those, and the methods of Disk for the rest.
+// A Disk may also be a [Queuer], a [Flusher] and a [Reader]: front ends that have
+// several requests at a time use those, and the methods of Disk for the rest.
 type Disk interface {
 	Size() int64
 	ReadAt(ctx context.Context, p []byte, off int64) error
@@ -23,11 +19,17 @@ type Disk interface {
 	Status(off, n int64, f func(off, n int64, hole bool) bool) error
 }
 
-// Completion is called when a queued write or read, or a joined flush, has ended.
-// The goroutine that carries it out calls Done and BatchDone, among operations of
-// other callers: they must not block, nor call the disk. The data is the caller's
-// again once Done is called. It is the same for reads of a [store.Local].
-type Completion = store.Completion
+// Completion is called when a queued write, a read of a batch or a joined flush has
+// ended. The goroutine that carries it out calls Done and BatchDone, among operations
+// of other callers: they must not block, nor call the disk. The data is the caller's
+// again once Done is called.
+type Completion interface {
+	// Done says how it ended. Others that have ended together may follow: then
+	// more is set.
+	Done(err error, more bool)
+	// BatchDone comes after Done was called for all that ended together.
+	BatchDone()
+}
 
 // Queuer is a disk that queues writes and does not make the caller wait.
 type Queuer interface {
@@ -42,13 +44,14 @@ type Flusher interface {
 	Join(w Completion) bool
 }
 
-// Reader is a disk that queues reads and does not make the caller wait.
+// Reader is a disk that makes several reads with one call.
 type Reader interface {
 	// ReadCached is ReadAt if all of that is in memory. Else it reports false,
 	// and some of p may have changed.
 	ReadCached(p []byte, off int64) bool
-	QueueRead(ctx context.Context, p []byte, off int64, w Completion) QueueResult
-	BeginReads()
+	// ReadBatch calls the completion of each read when it has ended, some of them
+	// after it has returned.
+	ReadBatch(ctx context.Context, reads []Read)
 }
 
 var (

@@ -117,24 +117,16 @@ func TestDiskCacheClosed(t *testing.T) {
 	}
 }
 
-// TestQueueRead: of a directory, what is in memory is read at once, the rest
-// without the caller, whole frames and single blocks; not what needs more.
-func TestQueueRead(t *testing.T) {
+// TestReadBatch: of a directory, reads of single blocks, of what is in memory, in the log,
+// in several frames, in part of a block and beyond the end, together: each has what is there or
+// its own error.
+func TestReadBatch(t *testing.T) {
 	const size = 4 << 20
 	r := newFixture(t, size)
 	r.opts.CacheBytes = 1 << 20
 	d := r.open()
 	content := make([]byte, size)
 	rand.NewChaCha8([32]byte{9}).Read(content)
-	p := make([]byte, 8192)
-	expect := func(when string, off int64, n int, want lsvd.QueueResult) {
-		t.Helper()
-		clear(p)
-		taken, err := readQueued(d, p[:n], off)
-		if taken != want || err != nil || taken != lsvd.NotQueued && !bytes.Equal(p[:n], content[off:][:n]) {
-			t.Errorf("%s: taken %d instead of %d, %v, or it differs", when, taken, want, err)
-		}
-	}
 	write := func(off int64, n int) {
 		t.Helper()
 		if err := d.WriteAt(t.Context(), content[off:][:n], off, 0); err != nil {
@@ -142,33 +134,29 @@ func TestQueueRead(t *testing.T) {
 		}
 	}
 	write(0, size)
-	if err := d.Drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	if err := d.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d = r.open()
-	expect("index not read", 0, 4096, lsvd.NotQueued)
-	for off := int64(0); off < size; off += 8192 {
-		if err := d.ReadAt(t.Context(), p, size-8192-off); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expect("in memory", 8192, 8192, lsvd.Filled)
-	expect("over two frames", 3<<20-4096, 8192, lsvd.NotQueued)
-	expect("part of a block", 256<<10, 100, lsvd.NotQueued)
-	expect("in the store", size-4096, 4096, lsvd.Queued)
-	expect("beyond the end", size-4096, 8192, lsvd.NotQueued)
 	content[256<<10]++
 	write(256<<10, 4096)
-	expect("in the log", 256<<10, 4096, lsvd.Filled)
-	for range 3 { // frames at first, blocks when that does not pay
-		for _, i := range rand.Perm(size / 4096) {
-			if off := int64(i) * 4096; off != 256<<10 {
-				clear(p)
-				if taken, err := readQueued(d, p[:4096], off); taken == lsvd.NotQueued || err != nil || !bytes.Equal(p[:4096], content[off:][:4096]) {
-					t.Fatalf("at %d: taken %d, %v, or it differs", off, taken, err)
+	for range 5 { // frames at first, blocks when that does not pay
+		perm := rand.Perm(size / 4096)
+		for len(perm) > 0 {
+			now := perm[:min(len(perm), 20)]
+			perm = perm[len(now):]
+			var reads []lsvd.Read
+			for _, i := range now {
+				reads = append(reads, lsvd.Read{P: make([]byte, 4096), Off: int64(i) * 4096, Completion: make(waiter, 1)})
+			}
+			reads = append(reads, lsvd.Read{P: make([]byte, 8192), Off: 3<<20 - 4096, Completion: make(waiter, 1)},
+				lsvd.Read{P: make([]byte, 100), Off: 256<<10 + 50, Completion: make(waiter, 1)},
+				lsvd.Read{P: make([]byte, 8192), Off: size - 4096, Completion: make(waiter, 1)})
+			d.ReadBatch(t.Context(), reads)
+			for i, r := range reads {
+				err := <-r.Completion.(waiter)
+				if beyond := i == len(reads)-1; (err != nil) != beyond || !beyond && !bytes.Equal(r.P, content[r.Off:][:len(r.P)]) {
+					t.Fatalf("%d+%d: %v, or it differs", r.Off, len(r.P), err)
 				}
 			}
 		}
@@ -180,7 +168,9 @@ func TestQueueRead(t *testing.T) {
 	if err := d.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	expect("closed", 0, 4096, lsvd.NotQueued)
+	if err := readBatch(d, make([]byte, 8192), 0); err == nil {
+		t.Error("read after Close")
+	}
 }
 
 // TestLocalStoreIsReadByBlock: from a directory, blocks are read one by one once their frame is
@@ -249,11 +239,15 @@ func TestLocalStoreIsReadByBlock(t *testing.T) {
 		} else if err != nil || !bytes.Equal(p, content[off:off+4096]) {
 			t.Fatalf("read at %d: %v", off, err)
 		}
-		switch _, again := readQueued(d, p, off); {
+		first, other := make(waiter, 1), make(waiter, 1)
+		d.ReadBatch(t.Context(), []lsvd.Read{{P: p, Off: off, Completion: first}, {P: make([]byte, 4096), Off: size - 4096 - off, Completion: other}})
+		again := <-first
+		<-other
+		switch {
 		case errs.Is(err, errs.Corrupt) && !errs.Is(again, errs.Corrupt):
-			t.Errorf("at %d, which is damaged, a queued read: %v", off, again)
+			t.Errorf("at %d, which is damaged, a read of a batch: %v", off, again)
 		case err == nil && (again != nil || !bytes.Equal(p, content[off:off+4096])):
-			t.Errorf("at %d, a queued read: %v", off, again)
+			t.Errorf("at %d, a read of a batch: %v", off, again)
 		}
 	}
 	if failed < 1 || failed > 16 {

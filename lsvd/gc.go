@@ -33,8 +33,9 @@ const heldPause = time.Minute
 // GC moves live data out of the segments that are most worth it until the
 // stored blocks are at most ratio times the live ones, and deletes what that
 // frees. Segments of snapshots stay as they are, and so do those that other
-// volumes use too: to copy them for each would store the same many times; see
-// [CompactShared]. It reports how many segments it emptied.
+// volumes use too: to copy them for each would store the same many times. So what
+// clones share takes no more space than when they were made. It reports how many
+// segments it emptied.
 func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	if err := d.usableNow(); err != nil {
 		return 0, err
@@ -261,11 +262,7 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 	d.man.Segments = append(d.man.Segments, s)
 	d.table[s.Num] = &seg{Segment: s}
 	d.mu.Unlock()
-	block := uint32(0)
-	return d.remap(ctx, moves, s.Num, func(m move) uint32 {
-		block += uint32(m.n)
-		return block - uint32(m.n)
-	})
+	return d.remap(ctx, moves, s.Num)
 }
 
 // copyOut writes the moves, sorted by address, to a segment of GC and returns
@@ -307,11 +304,11 @@ func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment,
 	return manifest.Segment{Ref: ref, Size: int64(len(b)), Blocks: blocks, First: h.First, Last: h.Last}, nil
 }
 
-// remap changes the map for the moves to blocks of the segment num, which has
-// none that are live; place says, in order, where each begins in it. The caller
-// holds pub.
-func (d *Device) remap(ctx context.Context, moves []move, num uint64, place func(move) uint32) error {
+// remap changes the map for the moves to the blocks of the segment num, which has
+// them in that order. The caller holds pub.
+func (d *Device) remap(ctx context.Context, moves []move, num uint64) error {
 	d.dirty = true
+	block := uint32(0)
 	for len(moves) > 0 {
 		now := moves[:min(len(moves), mergeStep)]
 		moves = moves[len(now):]
@@ -332,7 +329,8 @@ func (d *Device) remap(ctx context.Context, moves []move, num uint64, place func
 					return errs.New(errs.Internal, "block %d moved under GC", m.lba)
 				}
 				d.table[num].live += m.n
-				d.base.Set(m.lba, m.n, extent.Value{Src: num, Off: place(m)})
+				d.base.Set(m.lba, m.n, extent.Value{Src: num, Off: block})
+				block += uint32(m.n)
 			}
 			return nil
 		})

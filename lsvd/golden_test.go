@@ -6,7 +6,6 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"miren.dev/runtime/lsvd"
@@ -95,9 +94,9 @@ func makeGolden(t *testing.T, dir string) {
 	os.RemoveAll(filepath.Join(dir, "store", ".tmp"))
 }
 
-// TestReleasedFormatsOpen opens what every released version of the formats has left. When a
-// format changes, its version rises, `-write-golden v2` adds a directory, and
-// the older ones stay.
+// TestReleasedFormatsOpen opens what every released version of the formats has left: until the first
+// release only the current one, v1. From then on, when a format changes, its version rises,
+// `-write-golden v2` adds a directory, and the older ones stay.
 func TestReleasedFormatsOpen(t *testing.T) {
 	if *writeGolden != "" {
 		makeGolden(t, filepath.Join("testdata", *writeGolden))
@@ -152,9 +151,6 @@ func TestReleasedFormatsOpen(t *testing.T) {
 			defer c.Close(context.Background())
 			if err := c.ReadAt(t.Context(), got, 0); err != nil || !bytes.Equal(got[:256<<10], bytes.Repeat([]byte{0xff}, 256<<10)) {
 				t.Errorf("snapshot differs: %v", err)
-			}
-			if slices.Contains([]string{"v1", "v2", "v3", "v4", "v5"}, v.Name()) {
-				return // without boot list
 			}
 			if err := c.Close(t.Context()); err != nil {
 				t.Fatal(err)

@@ -98,7 +98,8 @@
 // GC picks segments by cost and benefit, copies their live blocks to segments of
 // its own stream, keeping original sequence numbers, and relocates exactly those
 // blocks that still are where they were. It leaves alone the segments of
-// snapshots, and those that other volumes name too: [CompactShared] is for them.
+// snapshots, and those that other volumes name too: what clones share stays as it
+// was when they were made, until a single volume names it.
 // Objects are deleted after a manifest without them is durable, readers have left
 // their epoch, and no other manifest in the store names them. Snapshots and clones
 // are nothing but manifests.
@@ -107,7 +108,6 @@
 //
 // align, then the committer's queue (held by no operation while it waits); pub,
 // then mu, then the log's locks. pub is held over store operations, mu never is.
-// CompactShared takes pub of several disks, in the order of their volumes.
 package lsvd
 
 import (

@@ -140,8 +140,8 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 			}
 			n = min(n, 16<<10)
 			copy(p, stale)
-			if taken, err := readQueued(d, p[:n], int64(off)); err != nil || taken != lsvd.NotQueued && !bytes.Equal(p[:n], want[off:off+n]) {
-				return fmt.Errorf("content of a queued read differs at %d+%d: %w", off, n, err)
+			if err := readBatch(d, p[:n], int64(off)); err != nil || !bytes.Equal(p[:n], want[off:off+n]) {
+				return fmt.Errorf("content of a read of a batch differs at %d+%d: %w", off, n, err)
 			}
 			return nil
 		}

@@ -30,8 +30,8 @@ func newGC(e *command.Env) *cobra.Command {
 		Short: "Free space in the store",
 		Long: `Deletes objects that no volume and no snapshot uses, as crashes and deleted volumes leave them. With VOLUME it first
 compacts the volume: it copies live data out of segments that are mostly unused, until the segments have at most --ratio
-times the live bytes. It copies data that volumes share, as clones do, only if all of these volumes are given or
-attached here, and no data that a snapshot uses.
+times the live bytes. It copies no data that a snapshot or another volume uses: what clones share takes the space that
+it took when they were made, until only one of them uses it.
 
 An open disk compacts itself to a ratio of 1.43; a lower ratio costs more writes.`,
 		Args:              command.Args(0, -1, "VOLUME"),
@@ -66,9 +66,12 @@ func (o *gcOptions) run(ctx context.Context, args []string) error {
 			volumes = append(volumes, v)
 		}
 	}
-	segments, err := o.collect(ctx, st, volumes, nil)
-	if err != nil {
-		return err
+	segments := 0
+	for _, v := range volumes {
+		n, err := o.collect(ctx, st, v)
+		if segments += n; err != nil {
+			return err
+		}
 	}
 	objects, freed, err := lsvd.Sweep(ctx, st)
 	if err != nil {
@@ -84,48 +87,19 @@ func (o *gcOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// collect compacts volumes, those that the daemon does not have open together
-// with open, and returns how many segments it emptied.
-func (o *gcOptions) collect(ctx context.Context, st store.Store, volumes []*catalog.Volume, open []*host.Disk) (segments int, err error) {
-	if len(volumes) == 0 {
-		return o.collectOpen(ctx, open)
-	}
-	v, rest := volumes[0], volumes[1:]
+// collect compacts a volume and returns how many segments it emptied.
+func (o *gcOptions) collect(ctx context.Context, st store.Store, v *catalog.Volume) (segments int, err error) {
+	o.Notef("compacting %s\n", v.Label())
 	err = o.onDisk(ctx, st, v, &o.diskFlags, func(c *client, n *api.VolumeRequest) error {
-		o.Notef("compacting %s\n", v.Label())
 		r, err := c.Collect(ctx, &api.CollectRequest{Volume: n.Volume, Ratio: o.ratio})
 		if err != nil {
 			return err
 		}
-		segments, err = o.collect(ctx, st, rest, open)
-		segments += int(r.Segments)
-		return err
+		segments = int(r.Segments)
+		return nil
 	}, func(d *host.Disk) (err error) {
-		segments, err = o.collect(ctx, st, rest, append(open, d))
+		segments, err = d.GC(ctx, o.ratio)
 		return err
 	})
 	return segments, err
-}
-
-func (o *gcOptions) collectOpen(ctx context.Context, open []*host.Disk) (segments int, err error) {
-	var disks []*lsvd.Device
-	for _, d := range open {
-		if err := d.Drain(ctx); err != nil {
-			return 0, err
-		}
-		disks = append(disks, d.Device)
-	}
-	for n := 1; n > 0; segments += n {
-		if n, err = lsvd.CompactShared(ctx, o.ratio, disks...); err != nil {
-			return segments, err
-		}
-	}
-	for _, d := range open {
-		o.Notef("compacting %s\n", d.Volume.Label())
-		n, err := d.GC(ctx, o.ratio)
-		if segments += n; err != nil {
-			return segments, err
-		}
-	}
-	return segments, nil
 }

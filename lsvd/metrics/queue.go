@@ -96,27 +96,21 @@ func (d *Disk) ReadCached(p []byte, off int64) bool {
 	return true
 }
 
-// QueueRead is that of [lsvd.Device], if the disk is one.
-func (d *Disk) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Completion) (t lsvd.QueueResult) {
-	b, ok := d.Disk.(lsvd.Reader)
-	if !ok {
-		return lsvd.NotQueued
+// ReadBatch is that of [lsvd.Device], if the disk is one.
+func (d *Disk) ReadBatch(ctx context.Context, reads []lsvd.Read) {
+	counted := make([]lsvd.Read, len(reads))
+	for i, r := range reads {
+		d.begin(Read, int64(len(r.P)), r.Completion, func(q *queued) bool {
+			counted[i] = lsvd.Read{P: r.P, Off: r.Off, Completion: q}
+			return true
+		})
 	}
-	began := time.Now()
-	queued := d.begin(Read, int64(len(p)), w, func(q *queued) bool {
-		t = b.QueueRead(ctx, p, off, q)
-		return t == lsvd.Queued
-	})
-	if !queued && t == lsvd.Filled {
-		d.busy.Add(1)
-		d.count(Read, int64(len(p)), time.Since(began), nil)
-	}
-	return t
-}
-
-// BeginReads is that of [lsvd.Device].
-func (d *Disk) BeginReads() {
 	if b, ok := d.Disk.(lsvd.Reader); ok {
-		b.BeginReads()
+		b.ReadBatch(ctx, counted)
+		return
+	}
+	for _, r := range counted {
+		r.Completion.Done(d.Disk.ReadAt(ctx, r.P, r.Off), false)
+		r.Completion.BatchDone()
 	}
 }

@@ -5,21 +5,18 @@ import (
 	"context"
 	"errors"
 	"os"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/frontend/fuse"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 // records is a disk that notes how many writes each Commit carries out, and how
-// many reads BeginReads begins.
+// many reads ReadBatch has.
 type records struct {
 	memory
 	hold chan struct{} // Commit waits for it, unless it is nil
@@ -27,7 +24,6 @@ type records struct {
 	mu     sync.Mutex
 	queued []func()
 	most   int
-	reads  []queuedRead
 	begun  int // reads at once, at most
 }
 
@@ -46,41 +42,22 @@ func (d *records) ReadCached(p []byte, off int64) bool {
 	return off < d.Size()/2 && d.ReadAt(context.Background(), p, off) == nil
 }
 
-// QueueRead queues what is in the third quarter.
-func (d *records) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Completion) lsvd.QueueResult {
-	if d.ReadCached(p, off) {
-		return lsvd.Filled
-	}
-	if off >= d.Size()/4*3 {
-		return lsvd.NotQueued
-	}
+// ReadBatch ends the reads of the first half before it returns.
+func (d *records) ReadBatch(ctx context.Context, reads []lsvd.Read) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.reads = append(d.reads, queuedRead{p, off, w})
-	return lsvd.Queued
-}
-
-// queuedRead is a read that was queued.
-type queuedRead struct {
-	p   []byte
-	off int64
-	w   lsvd.Completion
-}
-
-func (d *records) BeginReads() {
-	d.mu.Lock()
-	reads := d.reads
-	d.reads = nil
 	d.begun = max(d.begun, len(reads))
 	d.mu.Unlock()
-	go func() {
-		for i, r := range reads {
-			r.w.Done(d.ReadAt(context.Background(), r.p, r.off), i+1 < len(reads))
+	for _, r := range reads {
+		end := func() {
+			r.Completion.Done(d.ReadAt(ctx, r.P, r.Off), false)
+			r.Completion.BatchDone()
 		}
-		for _, r := range reads {
-			r.w.BatchDone()
+		if r.Off < d.Size()/2 {
+			end()
+		} else {
+			go end()
 		}
-	}()
+	}
 }
 
 func (d *records) Commit() {
@@ -97,43 +74,22 @@ func (d *records) Commit() {
 	}
 }
 
-// expect is for how many further requests the only reader waits, if any.
-type expect struct{ n atomic.Int32 }
-
-func (e *expect) ready(fd int) bool {
-	if e.n.Load() <= 0 {
-		return false
-	}
-	for !fuse.Pending(fd) {
-		runtime.Gosched()
-	}
-	return e.n.Add(-1) >= 0
+// atOnce has a worker wait at the disk, with the turn, until f has sent requests: then
+// they are there together.
+func atOnce(disk *records, writes *aio, block []byte, f func()) {
+	disk.mu.Lock() // Queue waits for it
+	defer disk.mu.Unlock()
+	writes.write(block, disk.Size()-int64(len(block)))
+	f()
 }
 
-// single writes until one reader does.
-func single(t *testing.T, c *fuse.Conn, writes *aio, block []byte, wrote func()) {
-	t.Helper()
-	wait.For(t, "a single reader", func() bool {
-		if c.Single() {
-			return true
-		}
-		writes.write(block, 0)
-		wrote()
-		writes.wait(1)
-		return false
-	}, wait.Every(time.Millisecond))
-}
-
-// TestSingleReaderBatchesWrites finds many small writes carried out at once by the only reader.
-func TestSingleReaderBatchesWrites(t *testing.T) {
-	var more expect
-	defer fuse.SetReady(more.ready)()
+// TestBatchesWrites finds many small writes that came together carried out at once.
+func TestBatchesWrites(t *testing.T) {
 	c := mount(t)
 	disk := &records{memory: memory{b: make([]byte, 1<<20)}}
 	defer serve(t, c, disk)()
 	const n = 8
-	writes, block := newAIO(t, c, n), pages(t, 4096)
-	single(t, c, writes, block, func() {})
+	writes, block := newAIO(t, c, n+1), pages(t, 4096)
 	for i := range block {
 		block[i] = byte(i % 251)
 	}
@@ -141,13 +97,12 @@ func TestSingleReaderBatchesWrites(t *testing.T) {
 	for i := range int64(n) {
 		offs = append(offs, i*8192)
 	}
-	wait.For(t, "all writes at once", func() bool { // fewer if it takes so long that the reader seems to wait in vain
-		more.n.Store(n - 1)
-		writes.write(block, offs...)
-		writes.wait(n)
+	wait.For(t, "all writes at once", func() bool { // fewer if the worker has left the turn before they come
+		atOnce(disk, writes, block, func() { writes.write(block, offs...) })
+		writes.wait(n + 1)
 		disk.mu.Lock()
 		defer disk.mu.Unlock()
-		return disk.most == n
+		return disk.most >= n
 	}, wait.Every(time.Millisecond))
 	got := make([]byte, len(block))
 	for _, off := range offs {
@@ -157,12 +112,10 @@ func TestSingleReaderBatchesWrites(t *testing.T) {
 	}
 }
 
-// TestBatchedReads finds reads gathered by the only reader, of what is in memory,
-// what is queued and some that nobody takes, with writes and without, and each
-// answered with what is there, or with an error if the disk has none.
+// TestBatchedReads reads what is in memory, what is queued and what is not,
+// several at a time, with writes and without: each is answered with what is there,
+// or with an error if the disk has none.
 func TestBatchedReads(t *testing.T) {
-	var more expect
-	defer fuse.SetReady(more.ready)()
 	c := mount(t)
 	disk := &records{memory: memory{b: make([]byte, 1<<20)}}
 	for i := range disk.b {
@@ -181,15 +134,13 @@ func TestBatchedReads(t *testing.T) {
 		}
 		return nil
 	}
-	wait.For(t, "a single reader", func() bool {
-		if err := read(1); err != nil {
-			t.Fatal(err)
-		}
-		return c.Single()
-	}, wait.Every(time.Millisecond))
-	for round := range 100 {
+	begun := func() int {
+		disk.mu.Lock()
+		defer disk.mu.Unlock()
+		return disk.begun
+	}
+	for round := 0; round < 100 || begun() < 2 && round < 10000; round++ {
 		const n = 6
-		more.n.Store(n - 1)
 		var wg sync.WaitGroup
 		for i := range n {
 			if i == 3 && round%2 == 1 {
@@ -206,15 +157,10 @@ func TestBatchedReads(t *testing.T) {
 		if round%2 == 1 {
 			writes.wait(1)
 		}
-		if more.n.Load() > 0 {
-			t.Errorf("round %d: %d requests were not gathered", round, more.n.Load())
-		}
 	}
-	disk.mu.Lock()
-	if disk.begun < 2 {
-		t.Errorf("%d reads begun at once", disk.begun)
+	if begun() < 2 {
+		t.Errorf("%d reads begun at once", begun())
 	}
-	disk.mu.Unlock()
 	_ = disk.do(func() { disk.broken = os.ErrInvalid }) // which it returns
 	for _, i := range []int{1, 150, 200} {
 		within(t, "a read that fails", func() error {
@@ -226,46 +172,20 @@ func TestBatchedReads(t *testing.T) {
 	}
 }
 
-// TestBatchOfInterruptedRequest has the only reader wait for a request that was there and
-// is not any more: what it has gathered is carried out, and it can be stopped.
-func TestBatchOfInterruptedRequest(t *testing.T) {
-	var lies atomic.Bool
-	defer fuse.SetReady(func(int) bool { return lies.Load() })()
-	c := mount(t)
-	disk := &records{memory: memory{b: make([]byte, 1<<20)}}
-	stop := serve(t, c, disk)
-	writes, block := newAIO(t, c, 1), pages(t, 4096)
-	single(t, c, writes, block, func() {})
-	lies.Store(true)
-	f := open(t, c)
-	for range 20 {
-		within(t, "a write", func() error {
-			writes.write(block, 4096)
-			writes.wait(1)
-			return nil
-		})
-		within(t, "a read from memory", func() error { _, err := f.ReadAt(make([]byte, 4096), 4096); return err })
-	}
-	stop()
-}
-
-// TestBatchStall finds what follows a write answered while that write stalls.
+// TestBatchStall finds what came with a write, and what follows it, answered while that
+// write stalls.
 func TestBatchStall(t *testing.T) {
-	var more expect
-	defer fuse.SetReady(more.ready)()
 	c := mount(t)
 	disk := &records{memory: memory{b: make([]byte, 1<<20)}, hold: make(chan struct{})}
 	defer serve(t, c, disk)()
 	f := open(t, c)
 	writes, block := newAIO(t, c, 1), pages(t, 4096)
 	for range 20 {
-		single(t, c, writes, block, func() { disk.hold <- struct{}{} })
-		more.n.Store(1)
-		writes.write(block, 0)
-		within(t, "a read", func() error { _, err := f.ReadAt(make([]byte, 4096), 3<<18); return err })
-		if more.n.Load() > 0 {
-			t.Error("the read was not gathered")
-		}
+		read := make(chan error, 1)
+		atOnce(disk, writes, block, func() {
+			go func() { _, err := f.ReadAt(make([]byte, 4096), 3<<18); read <- err }()
+		})
+		within(t, "a read", func() error { return <-read })
 		within(t, "a flush", f.Sync)
 		disk.hold <- struct{}{}
 		writes.wait(1)

@@ -31,7 +31,7 @@ const page = 4096
 func newBuffer(c *Conn) (*buffer, error) {
 	b := &buffer{c: c}
 	size := page
-	if c.plain <= c.opts.Idle {
+	if c.plain <= waitingMost {
 		size += maxWrite
 	}
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
@@ -58,30 +58,38 @@ func (b *buffer) unmap() {
 	unix.Munmap(b.mem)
 }
 
-// extraBuffers is how many buffers there are besides one for each reader: for
-// writes that are queued while readers are parked. If they are not enough, a
-// reader waits for its write.
-const extraBuffers = 32
+// maxBuffers is how many requests are carried out at a time: more than a loop
+// device has under way (128), so that none waits for others that wait for the store.
+const maxBuffers = 168
 
-// getBuffer returns an unused buffer, or a new one; nil without an error if there
-// are as many as there may be.
-func (c *Conn) getBuffer() (*buffer, error) {
+// getBuffer returns an unused buffer, or a new one. If there are as many as there
+// may be, or no memory for one more, it waits for one, or returns nil.
+func (c *Conn) getBuffer(wait bool) *buffer {
 	c.bufMu.Lock()
 	defer c.bufMu.Unlock()
-	if n := len(c.spare); n > 0 {
-		b := c.spare[n-1]
-		c.spare = c.spare[:n-1]
-		c.leastSpare = min(c.leastSpare, n-1)
-		return b, nil
+	for {
+		if n := len(c.spare); n > 0 {
+			b := c.spare[n-1]
+			c.spare = c.spare[:n-1]
+			c.leastSpare = min(c.leastSpare, n-1)
+			return b
+		}
+		if c.buffers < maxBuffers {
+			b, err := newBuffer(c)
+			if err == nil {
+				c.buffers++
+				return b
+			}
+			if wait && c.buffers == 0 {
+				c.end(err)
+				return nil
+			}
+		}
+		if !wait {
+			return nil
+		}
+		c.bufFreed.Wait()
 	}
-	if c.buffers >= c.opts.Readers+extraBuffers {
-		return nil, nil
-	}
-	b, err := newBuffer(c)
-	if err == nil {
-		c.buffers++
-	}
-	return b, err
 }
 
 // putBuffer gives a buffer back.
@@ -89,6 +97,7 @@ func (c *Conn) putBuffer(b *buffer) {
 	c.bufMu.Lock()
 	c.spare = append(c.spare, b)
 	c.bufMu.Unlock()
+	c.bufFreed.Signal()
 }
 
 // trimBuffers frees the buffers that were not needed since it ran last.

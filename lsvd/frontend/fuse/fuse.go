@@ -6,9 +6,8 @@
 // # Requests
 //
 // Reads and writes pass the page cache by (direct I/O), many at a time, up to
-// 1 MiB each. A goroutine reads a request and carries it out itself; what lets
-// another take the next one is in readers.go. Writes are queued, and the
-// committer answers them: queue.go. Every request that was begun is
+// 1 MiB each. Workers take turns to read requests and carry them out: workers.go.
+// Writes are queued, and the committer answers them: queue.go. Every request that was begun is
 // answered; an error of the disk is answered with EIO. Attributes are cached
 // by the kernel for ever, so a look at the file does not wait for the disk.
 //
@@ -58,7 +57,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// trimInterval is how long unneeded readers stay; tests shorten it.
+// trimInterval is how long unneeded buffers stay; tests shorten it.
 var trimInterval = 5 * time.Second
 
 // Type is the type that the mount has in the tables of mounts.
@@ -67,13 +66,6 @@ const Type = "fuse.lsvd"
 // Options configure a connection.
 type Options struct {
 	Logger *slog.Logger // default: discard
-	// Readers bounds how many requests are carried out at a time; default 136:
-	// more than a loop device has under way (128), so that none waits for
-	// others that wait for the store.
-	Readers int
-	// Idle is how many goroutines wait in the kernel for the next request, at
-	// most; default 2.
-	Idle int
 }
 
 // State is what a successor must know of a connection besides its file.
@@ -91,50 +83,33 @@ type Conn struct {
 	fd      int
 	resumed bool
 
-	disk       lsvd.Disk
-	queuer     lsvd.Queuer  // the disk, if it is one
-	flusher    lsvd.Flusher // the same
-	reader     lsvd.Reader  // the same
-	serving    context.Context
-	idle       atomic.Int64 // readers that wait in the kernel, plus stopped
-	stopping   atomic.Bool
-	stopThread atomic.Int64 // the thread that wakes readers to stop
-	writing    atomic.Int64 // readers that carry out writes
-	smallRun   smallRequestRun
-	batching   atomic.Bool // the only reader gathers requests
-	hits       hitPredictor
-	replies    readyReplies
-	reading    atomic.Int64 // reads that were taken and not answered
-	doing      atomic.Int64 // readers that carry out requests, but flushes
-	rate       arrivalRate
-	stall      stallTimer
-	writes     sync.WaitGroup // writes and reads taken and not answered, and joined flushes
-	answers    answers
+	disk     lsvd.Disk
+	queuer   lsvd.Queuer  // the disk, if it is one
+	flusher  lsvd.Flusher // the same
+	reader   lsvd.Reader  // the same
+	serving  context.Context
+	wake     int            // an event: the workers must stop
+	workers  sync.WaitGroup // those that take turns
+	waiting  atomic.Int64   // workers that wait for the turn
+	requests sync.WaitGroup // those that no worker waits for
+	answers  answers
+
+	turn  sync.Mutex // held by the worker that reads requests
+	ended bool       // under turn
+	err   error      // why reading failed; under turn
 
 	bufMu      sync.Mutex
+	bufFreed   sync.Cond
 	spare      []*buffer // last in first out
 	leastSpare int       // of them since the last trim
 	buffers    int
 	plain      int // of buffers, without a slab
 	slabs      []*slab
-
-	mu     sync.Mutex
-	parked []*reader // those that wait for work, last in first out
-	least  int       // of them since the last trim
-	total  int       // readers
-	quiet  chan struct{}
-	err    error // why reading failed
 }
 
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Readers == 0 {
-		o.Readers = 136
-	}
-	if o.Idle == 0 {
-		o.Idle = 2
 	}
 	return o
 }
@@ -169,7 +144,9 @@ func Resume(file *os.File, s State, o Options) *Conn {
 }
 
 func newConn(file *os.File, s State, o Options) *Conn {
-	return &Conn{State: s, opts: o.withDefaults(), file: file, fd: int(file.Fd())}
+	c := &Conn{State: s, opts: o.withDefaults(), file: file, fd: int(file.Fd())}
+	c.bufFreed.L = &c.bufMu
+	return c
 }
 
 // File is the open file of the connection, which a holder may duplicate.
@@ -182,43 +159,48 @@ func (c *Conn) Path() string { return filepath.Join(c.Dir, c.Name) }
 // error, or ctx does. Then it waits for the requests that were begun and
 // leaves the others to a successor.
 func (c *Conn) Serve(ctx context.Context, disk lsvd.Disk) error {
-	c.disk, c.serving, c.quiet = disk, ctx, make(chan struct{})
+	c.disk, c.serving = disk, ctx
 	c.queuer, _ = disk.(lsvd.Queuer)
 	c.flusher, _ = disk.(lsvd.Flusher)
 	c.reader, _ = disk.(lsvd.Reader)
 	if c.resumed {
-		// Sent before the readers start: the kernel wakes one reader for all of them,
-		// but lets no reader sleep while there are some.
 		if err := c.resend(); err != nil {
 			return err
 		}
 	}
-	c.stall.armed.Store(true) // the timer runs: arm must not start it again
-	c.stall.timer = time.AfterFunc(stallInterval, c.checkStall)
-	defer c.stall.timer.Stop()
-	c.mu.Lock()
-	for range c.opts.Idle {
-		c.start()
+	var err error
+	if c.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+		return errs.Wrap(err, "make an event")
 	}
-	c.mu.Unlock()
+	defer unix.Close(c.wake)
+	if err := unix.SetNonblock(c.fd, true); err != nil {
+		return errs.Wrap(err, "make /dev/fuse not block")
+	}
+	c.start()
+	done := make(chan struct{})
+	go func() {
+		c.workers.Wait()
+		c.requests.Wait()
+		close(done)
+	}()
 	tick := time.NewTicker(trimInterval)
 	defer tick.Stop()
+	ended := ctx.Done()
 	for {
 		select {
 		case <-tick.C:
-			c.trim()
-			continue
-		case <-ctx.Done():
-			c.stop()
-		case <-c.quiet:
+			c.trimBuffers()
+		case <-ended:
+			ended = nil
+			if err := c.stop(); err != nil {
+				return err
+			}
+		case <-done:
+			c.bufMu.Lock()
+			c.free(len(c.spare))
+			c.bufMu.Unlock()
+			return c.err
 		}
-		c.writes.Wait()
-		c.bufMu.Lock()
-		c.free(len(c.spare))
-		c.bufMu.Unlock()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.err
 	}
 }
 

@@ -311,7 +311,7 @@ func TestSecondServerAnswersWhatFirstLeft(t *testing.T) {
 	disk := &memory{b: make([]byte, 8<<20), gate: make(chan struct{})}
 	stop := serve(t, c, disk)
 	f := open(t, c)
-	const writers = 200 // more than there are readers
+	const writers = 200 // more than are carried out at a time
 	var wg sync.WaitGroup
 	begun := make(chan struct{}, writers)
 	for i := range writers {
@@ -338,7 +338,7 @@ func TestSecondServerAnswersWhatFirstLeft(t *testing.T) {
 		stop()
 		next.Close()
 	}()
-	wait.For(t, "enough readers of the resumed connection", func() bool { total, _ := next.Count(); return total > writers/2 }) // at a time
+	wait.For(t, "enough workers of the resumed connection", func() bool { _, n := next.Count(); return n > writers/2 }) // at a time
 	close(disk.gate)
 	wg.Wait()
 	disk.do(func() {
@@ -382,8 +382,8 @@ func TestUnmountEndsUsersAndServer(t *testing.T) {
 	}
 }
 
-// TestReadersFollowRequests finds as many readers as there are requests, and few again later.
-func TestReadersFollowRequests(t *testing.T) {
+// TestWorkersFollowRequests has a worker for each request, and few buffers again later.
+func TestWorkersFollowRequests(t *testing.T) {
 	defer fuse.SetTrimInterval(time.Millisecond)()
 	c := mount(t)
 	disk := &memory{b: make([]byte, 1<<20), gate: make(chan struct{})}
@@ -400,11 +400,11 @@ func TestReadersFollowRequests(t *testing.T) {
 				}
 			})
 		}
-		wait.For(t, "a reader for each write", func() bool { total, _ := c.Count(); return total > writers })
+		wait.For(t, "a buffer for each write", func() bool { _, n := c.Count(); return n > writers })
 		for range writers {
 			disk.gate <- struct{}{}
 		}
 		wg.Wait()
-		wait.For(t, "few readers again", func() bool { total, parked := c.Count(); return total == 2 && parked == 0 && c.Slabs() <= 2 })
+		wait.For(t, "few again", func() bool { waiting, n := c.Count(); return waiting <= 2 && n <= 2 })
 	}
 }

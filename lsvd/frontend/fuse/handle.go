@@ -7,69 +7,28 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// handle carries out the request of n bytes that the reader has read and
-// answers it; last says that no other reader waits in the kernel. It returns
-// true if it was a request of stop.
-func (r *reader) handle(n int, last bool) bool {
-	c := r.c
-	if n < inHead {
-		c.opts.Logger.Error("request of the kernel is too short", "volume", c.Name, "length", n)
-		return false
+// carryOut carries out a request and answers it, unless it did not come to an end
+// because we stop.
+func (c *Conn) carryOut(q *request) {
+	if q.h.op == opWrite && c.queueWrite(q) {
+		c.commit()
+		return
 	}
-	h := parseHead(r.head)
-	switch h.op {
-	case opForget, opBatchForget:
-		return false // are not answered
-	case opRead, opWrite, opFsync, opFallocate:
-		if c.stopping.Load() {
-			return false // for the successor
-		}
-	case opInterrupt:
-		// Refused once, it is not sent again: what was begun is brought to an end.
-		r.finish(h.unique, nil, unix.ENOSYS)
-		return false
+	defer c.putBuffer(q.buffer)
+	if q.h.op == opFsync && c.join(q) {
+		return
 	}
-	in, more := r.head[inHead:min(n, len(r.head))], max(n-len(r.head), 0)
-	switch {
-	case h.op == opWrite && r.queueWrite(h, in, more):
-		c.commit(last)
-		return false
-	case h.op == opRead && r.readCached(in):
-		c.smallRun.extend()
-		r.out = r.out[:outHead]
-		r.finish(h.unique, r.data[:r.size], 0)
-		return false
-	case h.op == opRead && (c.doing.Load() > 1 || c.reading.Load() > 0) && r.queueRead(h, in):
-		c.beginReads()
-		return false
-	case h.op == opFsync && c.join(h):
-		c.smallRun.end()
-		return false
-	}
-	c.smallRun.end()
-	if last {
-		c.lastReaderLeaves()
-	}
-	stop := h.op == opStatfs && int64(h.pid) == c.stopThread.Load() // before the answer: then the next thread sends one
-	return r.carryOut(h, in, more) && stop
-}
-
-// carryOut carries out a request, as do, and answers it, unless it did not come
-// to an end because we stop.
-func (r *reader) carryOut(h head, in []byte, more int) bool {
-	c := r.c
-	r.out = r.out[:outHead]
-	data, err := r.do(h, in, more)
+	q.out = q.out[:outHead]
+	data, err := q.do()
 	errno, plain := err.(unix.Errno)
 	if err != nil && !plain {
 		if c.serving.Err() != nil {
-			return false // for the successor
+			return // it is for the successor
 		}
 		errno = unix.EIO
-		c.opts.Logger.Error("request failed", "volume", c.Name, "operation", h.op, "error", err)
+		c.opts.Logger.Error("request failed", "volume", c.Name, "operation", q.h.op, "error", err)
 	}
-	r.finish(h.unique, data, errno)
-	return true
+	q.finish(q.h.unique, data, errno)
 }
 
 // finish answers: with what follows the header in r.out, and data.
@@ -81,40 +40,37 @@ func (r *buffer) finish(unique uint64, data []byte, errno unix.Errno) {
 	r.answer(data)
 }
 
-// do carries out a request with its arguments in; more bytes of them are in
-// r.data. It appends the answer to r.out and returns data that follows it.
-// Errors other than unix.Errno are those of the disk.
-func (r *reader) do(h head, in []byte, more int) ([]byte, error) {
-	c := r.c
-	if least, ok := arguments[h.op]; !ok {
+// do carries out a request. It appends the answer to r.out and returns data that
+// follows it. Errors other than unix.Errno are those of the disk.
+func (r *request) do() ([]byte, error) {
+	c, in, more := r.c, r.in(), r.more()
+	if least, ok := arguments[r.h.op]; !ok {
 		return nil, unix.ENOSYS
 	} else if len(in) < least {
 		return nil, unix.EINVAL
 	}
-	switch h.op {
+	switch r.h.op {
 	case opRead:
 		return r.readDisk(in)
 	case opWrite:
 		return nil, r.write(in, more)
 	case opFsync:
-		c.doing.Add(-1)
-		defer c.doing.Add(1)
 		return nil, errs.Wrap(c.disk.Flush(c.serving), "flush")
 	case opFallocate:
 		return nil, r.fallocate(in)
 	case opLookup:
 		name := append(append([]byte(nil), in...), r.data[:min(more, 512)]...)
-		if h.node != rootNode || string(name) != c.Name+"\x00" {
+		if r.h.node != rootNode || string(name) != c.Name+"\x00" {
 			return nil, unix.ENOENT
 		}
 		r.out = c.entry(r.out)
 	case opGetattr:
-		r.out = c.attrOut(r.out, h.node)
+		r.out = c.attrOut(r.out, r.h.node)
 	case opSetattr:
 		if ne.Uint32(in)&setattrSize != 0 {
 			return nil, unix.EPERM
 		}
-		r.out = c.attrOut(r.out, h.node)
+		r.out = c.attrOut(r.out, r.h.node)
 	case opOpen:
 		r.out = openOut(r.out, openDirectIO|openParallel|openNoFlush)
 	case opOpendir:
@@ -135,7 +91,7 @@ var arguments = map[uint32]int{
 	opOpendir: 0, opReaddir: 24, opReleasedir: 0, opFsyncdir: 0, opAccess: 0, opDestroy: 0, opFallocate: 28,
 }
 
-func (r *reader) readDisk(in []byte) ([]byte, error) {
+func (r *request) readDisk(in []byte) ([]byte, error) {
 	off, n, size := int64(ne.Uint64(in[8:])), int64(ne.Uint32(in[16:])), r.c.disk.Size()
 	if off < 0 || n > maxWrite {
 		return nil, unix.EINVAL
@@ -150,7 +106,7 @@ func (r *reader) readDisk(in []byte) ([]byte, error) {
 	return p, nil
 }
 
-func (r *reader) write(in []byte, more int) error {
+func (r *request) write(in []byte, more int) error {
 	off, n := int64(ne.Uint64(in[8:])), int(ne.Uint32(in[16:]))
 	if off < 0 || n != more {
 		return unix.EINVAL
@@ -165,7 +121,7 @@ func (r *reader) write(in []byte, more int) error {
 	return nil
 }
 
-func (r *reader) fallocate(in []byte) error {
+func (r *request) fallocate(in []byte) error {
 	off, n, mode := int64(ne.Uint64(in[8:])), int64(ne.Uint64(in[16:])), ne.Uint32(in[24:])
 	size := r.c.disk.Size()
 	if off < 0 || n <= 0 {
@@ -188,7 +144,7 @@ func (r *reader) fallocate(in []byte) error {
 	return errs.Wrap(r.c.disk.Zero(r.c.serving, off, n, 0), "zero %d+%d", off, n)
 }
 
-func (r *reader) readdir(in []byte) {
+func (r *request) readdir(in []byte) {
 	entries := []struct {
 		node uint64
 		kind uint32

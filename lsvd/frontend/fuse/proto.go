@@ -76,11 +76,10 @@ type head struct {
 	op     uint32
 	unique uint64
 	node   uint64
-	pid    uint32 // the thread that asks
 }
 
 func parseHead(b []byte) head {
-	return head{op: ne.Uint32(b[4:]), unique: ne.Uint64(b[8:]), node: ne.Uint64(b[16:]), pid: ne.Uint32(b[32:])}
+	return head{op: ne.Uint32(b[4:]), unique: ne.Uint64(b[8:]), node: ne.Uint64(b[16:])}
 }
 
 // reply is a header and arguments of an answer.

@@ -2,75 +2,87 @@ package fuse
 
 import (
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/lsvd"
 )
 
-// A reader does not wait for a write: it queues the write at the disk, with the
-// buffer that has its data, and goes on with another buffer. If no committer is
-// writing at that time, the reader commits the queue itself; else the committer
-// writes the queue as one record and answers each write. So with many writes at a
-// time one reader reads them, another writes many with one call, and no goroutine
-// has to be woken.
+// A worker does not wait for a write: it queues the write at the disk, with the
+// buffer that has its data. If no committer is writing at that time, the worker
+// commits the queue itself; else the committer writes the queue as one record and
+// answers each write. So with many writes at a time one worker reads them, another
+// writes many with one call, and no goroutine has to be woken.
 //
-// The same holds for flushes: if one is under way that covers all writes before,
-// its goroutine answers. Where a flush follows every write, the reader begins it
+// Small reads that came together are read together: those of blocks that are not
+// in memory are read with one call. If a flush is under way that covers all writes before, its
+// goroutine answers. Where a flush follows every write, the worker begins it
 // before it is asked for.
 
-// queueWrite has the disk take the write of h, and reports false if it cannot do
-// so. n is how long it is; commit must follow.
-func (r *reader) queueWrite(h head, in []byte, n int) bool {
-	c := r.c
+// queueWrite has the disk take the write q, and reports false if it cannot do so;
+// commit must follow.
+func (c *Conn) queueWrite(q *request) bool {
+	b, in, n := q.buffer, q.in(), q.more()
 	if c.queuer == nil || len(in) < arguments[opWrite] || n != int(ne.Uint32(in[16:])) {
 		return false
 	}
-	next, _ := c.getBuffer() // without memory there is the way that waits
-	if next == nil {
-		return false
-	}
-	b := r.buffer
-	b.unique, b.size, b.read = h.unique, n, false
-	c.writes.Add(1)
+	b.unique, b.size, b.read = q.h.unique, n, false
+	c.requests.Add(1)
 	if !c.queuer.Queue(b.data[:n], int64(ne.Uint64(in[8:])), b) {
-		c.writes.Done()
-		c.putBuffer(next)
+		c.requests.Done()
 		return false
-	}
-	r.buffer = next
-	if n <= smallRequest {
-		c.smallRun.extend()
-	} else {
-		c.largeRequest()
 	}
 	return true
 }
 
-// commit has the disk carry out what was queued; last says that no other
-// reader waits in the kernel.
-func (c *Conn) commit(last bool) {
-	c.writing.Add(1)
-	if last {
-		c.stall.arm()
+// smallRead reports whether the arguments are those of a small read of the disk.
+func (c *Conn) smallRead(in []byte) bool {
+	if len(in) < arguments[opRead] {
+		return false
 	}
-	c.queuer.Commit()
-	c.writerReturns()
-	if c.flusher != nil && c.flusher.FlushLikely() {
-		if c.idle.Load() == 0 {
-			c.wakeReader() // for the request that is likely to come
-		}
-		c.doing.Add(-1)
-		c.flusher.FlushEarly()
-		c.doing.Add(1)
+	off, n := readRange(in)
+	return n > 0 && n <= smallRequest && off >= 0 && off <= c.disk.Size()-int64(n)
+}
+
+// readRange is what a read with the arguments wants.
+func readRange(in []byte) (off int64, n int) {
+	return int64(ne.Uint64(in[8:])), int(ne.Uint32(in[16:]))
+}
+
+// carryOutBatch carries out and answers what was read. No request waits for
+// another one, unless both are writes.
+func (c *Conn) carryOutBatch(b batch) {
+	switch {
+	case len(b.reads) > 0 && (b.writes || b.last != nil):
+		c.requests.Go(func() { c.carryOutReads(b.reads) })
+	case len(b.reads) > 0:
+		c.carryOutReads(b.reads)
+	}
+	switch {
+	case b.writes && b.last != nil:
+		c.requests.Go(c.commit)
+	case b.writes:
+		c.commit()
+	}
+	if b.last != nil {
+		c.carryOut(b.last)
 	}
 }
 
-// join joins the flush of h to one that is under way, and reports false if none
-// is.
-func (c *Conn) join(h head) bool {
+// commit has the disk carry out what was queued.
+func (c *Conn) commit() {
+	c.queuer.Commit()
+	if c.flusher != nil && c.flusher.FlushLikely() {
+		c.flusher.FlushEarly()
+	}
+}
+
+// join joins the flush q to one that is under way, and reports false if none is.
+func (c *Conn) join(q *request) bool {
 	if c.flusher == nil {
 		return false
 	}
-	c.writes.Add(1)
-	if !c.flusher.Join(&joinedFlush{c: c, unique: h.unique}) {
-		c.writes.Done()
+	c.requests.Add(1)
+	if !c.flusher.Join(&joinedFlush{c: c, unique: q.h.unique}) {
+		c.requests.Done()
 		return false
 	}
 	return true
@@ -94,7 +106,26 @@ func (j *joinedFlush) Done(err error, _ bool) {
 }
 
 // BatchDone implements [lsvd.Completion].
-func (j *joinedFlush) BatchDone() { j.c.writes.Done() }
+func (j *joinedFlush) BatchDone() { j.c.requests.Done() }
+
+// carryOutReads makes small reads together.
+func (c *Conn) carryOutReads(reads []request) {
+	if c.reader == nil || len(reads) == 1 {
+		for i := range reads[1:] {
+			c.requests.Go(func() { c.carryOut(&reads[i+1]) })
+		}
+		c.carryOut(&reads[0])
+		return
+	}
+	all := make([]lsvd.Read, len(reads))
+	for i, q := range reads {
+		off, n := readRange(q.in())
+		q.unique, q.size, q.read = q.h.unique, n, true
+		all[i] = lsvd.Read{P: q.data[:n], Off: off, Completion: q.buffer}
+	}
+	c.requests.Add(len(all))
+	c.reader.ReadBatch(c.serving, all)
+}
 
 // Done answers a write that was queued, or a read.
 func (b *buffer) Done(err error, more bool) {
@@ -131,9 +162,6 @@ func (b *buffer) content() []byte {
 func (b *buffer) BatchDone() {
 	c := b.c
 	c.answers.flush()
-	if b.read {
-		c.reading.Add(-1)
-	}
 	c.putBuffer(b)
-	c.writes.Done()
+	c.requests.Done()
 }

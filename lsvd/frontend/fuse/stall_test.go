@@ -224,39 +224,6 @@ func TestStoreAway(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSmallWritesHaveSingleReader has one reader for small writes, one or many at a time, and the
-// other back as soon as anything else comes.
-func TestSmallWritesHaveSingleReader(t *testing.T) {
-	c := mount(t)
-	disk := &slow{memory: memory{b: make([]byte, 1<<20)}, reading: make(chan struct{})}
-	stop := serve(t, c, disk)
-	defer stop()
-	f := open(t, c)
-	writes, block, large := newAIO(t, c, 32), pages(t, 4096), pages(t, 64<<10)
-	there := func() int { // who is not parked
-		total, parked := c.Count()
-		return total - parked
-	}
-	for _, other := range map[string]func(){
-		"a read":  func() { within(t, "a read", func() error { _, err := f.ReadAt(make([]byte, 4096), 0); return err }) },
-		"a flush": func() { within(t, "a flush", f.Sync) },
-		"a large write": func() {
-			writes.write(large, 0)
-			writes.wait(1)
-		},
-	} {
-		for _, offs := range [][]int64{{0}, {0, 4096, 8192, 12288, 16384, 20480, 24576, 28672}} {
-			wait.For(t, "a single reader", func() bool {
-				writes.write(block, offs...)
-				writes.wait(len(offs))
-				return there() == 1
-			}, wait.Every(time.Millisecond))
-			other()
-			wait.For(t, "another reader", func() bool { return there() > 1 })
-		}
-	}
-}
-
 // ahead is a disk that flushes before it is asked to.
 type ahead struct {
 	slow

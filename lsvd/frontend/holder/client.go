@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 )
@@ -156,6 +158,7 @@ func (c *Client) Take(ctx context.Context, name string) (meta []byte, files []*o
 		return nil, nil, err
 	}
 	for _, fd := range r.files {
+		_ = unix.SetNonblock(fd, false) // os.File would poll one that does not block
 		files = append(files, os.NewFile(uintptr(fd), name))
 	}
 	return r.Meta, files, nil

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"io"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/pkg/errs"
@@ -19,50 +17,34 @@ const (
 	readBuffer = 256 << 10
 	// directPayload is the size from which data skips the buffer.
 	directPayload = 32 << 10
-	// handover is how long a request may keep the connection's reader before
-	// another goroutine takes over; it is noticed within twice the time.
-	handover = 2 * time.Millisecond
-	// quick is how long requests of a kind take, on average, that are worth
-	// no other goroutine.
-	quick = 20 * time.Microsecond
-	// restTicks is after how many handovers without requests the watch rests.
-	restTicks = 100
+	// workers is how many goroutines a connection has: as many requests are
+	// carried out at a time, besides those that are queued.
+	workers = 32
 )
 
-// link is a connection that transmits. One goroutine at a time is its reader.
-// A request that is alone, or quick by experience and the last one that has
-// come, is carried out by the reader itself: waking another goroutine costs
-// more than most requests. So that one slow request does not keep the others waiting, a
-// watch passes the role of the reader on when it takes long.
+// link is a connection that transmits. Its workers take turns to read a request
+// and carry it out, so no goroutine hands a request to another.
 type link struct {
 	x      *session
 	c      stream
-	in     io.Reader     // c, and before it what had come early
-	r      *bufio.Reader // of in, for the reader
+	in     io.Reader // c, and before it what had come early
 	budget *budget
 	out    *replies
-	work   chan *request // to idle workers
 	all    sync.WaitGroup
-	took   [len(flagsOf)]atomic.Int64 // per command: average nanoseconds
-	disk   lsvd.Queuer                // nil if the disk is none
-	reader lsvd.Reader                // the same
-	queued int                        // requests that wait for begin; of the reader
+	disk   lsvd.Queuer // nil if the disk is none
+	reader lsvd.Reader // the same
 
-	// turn is odd while the reader carries out a request. The one that makes
-	// it even again, the reader or the watch, decides which goroutine reads on.
-	turn   atomic.Uint64
-	asleep atomic.Bool // the watch
-	wake   chan struct{}
-
-	end   sync.Once
-	ended chan struct{}
-	err   error // once ended
+	reading sync.Mutex    // held by the worker that reads requests, for all below
+	r       *bufio.Reader // of in
+	pending pending
+	ended   bool
+	err     error // once ended
 }
 
 // transmit answers requests until the client disconnects. early is what the
 // client sent without waiting for the end of the handshake.
 func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
-	l := &link{x: x, c: c, in: c, budget: newBudget(), work: make(chan *request), wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	l := &link{x: x, c: c, in: c, budget: newBudget()}
 	if len(early) > 0 {
 		l.in = io.MultiReader(bytes.NewReader(early), c)
 	}
@@ -70,50 +52,62 @@ func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
 	l.out = &replies{c: c, budget: l.budget}
 	l.disk, _ = x.export.Disk.(lsvd.Queuer)
 	l.reader, _ = x.export.Disk.(lsvd.Reader)
-	l.all.Go(func() { l.watch(ctx) })
-	l.read(ctx)
-	<-l.ended
-	close(l.work)
+	for range workers {
+		l.all.Go(func() { l.work(ctx) })
+	}
 	l.all.Wait()
 	return l.err
 }
 
-// read reads requests until there are no more or another goroutine does.
-func (l *link) read(ctx context.Context) {
-	for {
-		if !l.settle() {
-			return
+// work reads requests and carries them out, until there are no more.
+func (l *link) work(ctx context.Context) {
+	for more := true; more; {
+		l.reading.Lock()
+		var q *request
+		q, more = l.read()
+		b := l.pending
+		l.pending = pending{}
+		l.reading.Unlock()
+		if b.writes && b.reads != nil { // none waits for the others
+			writes := pending{writes: true}
+			l.all.Go(func() { l.carryOut(ctx, writes) })
+			b.writes = false
 		}
+		switch {
+		case b.n == 0:
+		case q != nil:
+			l.all.Go(func() { l.carryOut(ctx, b) })
+		default:
+			l.carryOut(ctx, b)
+		}
+		if q != nil {
+			l.x.handle(ctx, l.out, q)
+		}
+	}
+}
+
+// read reads requests and queues them, until one cannot be queued, which it
+// returns, or what is queued must begin. It reports false when there are no more.
+// The caller holds reading.
+func (l *link) read() (*request, bool) {
+	for !l.ended {
 		q, alone, err := l.next()
 		if q == nil {
-			if l.queued > 0 {
-				l.begin()
-			}
 			if err != nil {
 				l.c.Close() // no client may wait for replies to what was not understood
 			}
-			l.end.Do(func() { l.err = err; close(l.ended) })
-			return
+			l.ended, l.err = true, err
+			break
 		}
-		if l.queue(q) || !alone && l.queueRead(ctx, q) {
-			continue
+		if !l.queue(q) && (alone || !l.queueRead(q)) {
+			return q, true
 		}
-		if l.r.Buffered() == 0 && l.queued == 0 && (alone || l.quick(q)) {
-			if !l.run(ctx, q) {
-				return
-			}
-			continue
-		}
-		select {
-		case l.work <- q:
-		default:
-			l.all.Go(func() {
-				for ok := true; ok; q, ok = <-l.work {
-					l.x.handle(ctx, l.out, q)
-				}
-			})
+		l.pending.n++
+		if l.pending.n == maxQueued || !l.ready() {
+			return nil, true
 		}
 	}
+	return nil, false
 }
 
 // next reads a request; nil without an error is the end. It waits while too
@@ -158,77 +152,4 @@ func (l *link) payload(p []byte) error {
 	}
 	_, err := io.ReadFull(l.r, p)
 	return err
-}
-
-// quick reports whether requests like q are. What it says no to, it asks about
-// again after a while.
-func (l *link) quick(q *request) bool {
-	if int(q.typ) >= len(l.took) {
-		return true // an error
-	}
-	avg := l.took[q.typ].Load()
-	if avg < int64(quick) {
-		return true
-	}
-	l.took[q.typ].Store(avg - avg>>8)
-	return false
-}
-
-// run carries out q as the reader, and reports whether the caller still is.
-func (l *link) run(ctx context.Context, q *request) bool {
-	return l.busy(func() {
-		typ, began := int(q.typ), time.Now()
-		l.x.handle(ctx, l.out, q)
-		if typ < len(l.took) {
-			avg := l.took[typ].Load()
-			l.took[typ].Store(avg + (int64(time.Since(began))-avg)>>3)
-		}
-	})
-}
-
-// busy calls f as the reader, and reports whether the caller still is.
-func (l *link) busy(f func()) bool {
-	turn := l.turn.Add(1)
-	if l.asleep.CompareAndSwap(true, false) {
-		l.wake <- struct{}{}
-	}
-	f()
-	return l.turn.CompareAndSwap(turn, turn+1)
-}
-
-// watch makes a new reader when the one there is has been busy for long.
-func (l *link) watch(ctx context.Context) {
-	tick := time.NewTicker(handover)
-	defer tick.Stop()
-	last, still := uint64(0), 0
-	for {
-		select {
-		case <-tick.C:
-		case <-l.ended:
-			return
-		}
-		turn := l.turn.Load()
-		if turn != last {
-			last, still = turn, 0
-			continue
-		}
-		if turn%2 == 1 && l.turn.CompareAndSwap(turn, turn+1) {
-			l.all.Go(func() { l.read(ctx) })
-			continue
-		}
-		if still++; still < restTicks {
-			continue
-		}
-		tick.Stop()
-		l.asleep.Store(true)
-		if l.turn.Load() == last || !l.asleep.CompareAndSwap(true, false) {
-			select {
-			case <-l.wake:
-			case <-l.ended:
-				return
-			}
-		}
-		still = 0
-		tick.Reset(handover)
-	}
 }

@@ -6,13 +6,13 @@ import (
 	"miren.dev/runtime/lsvd"
 )
 
-// Writes that have come together are queued by the reader and carried out as
-// one, by it or by the committer that is writing at that time, as soon as no further whole
-// request is there. Small reads that are not alone are queued likewise: they are
-// begun together, and those that end together answered with one call.
+// A worker queues the writes that have come together. They are carried out as
+// one, by the worker or by the committer that is writing at that time, as soon as
+// no further whole request is there. Small reads that are not alone are made
+// together, and those that end together are answered with one call.
 
 const (
-	// maxQueued bounds how many requests the reader queues before it has them
+	// maxQueued bounds how many requests a worker queues before it has them
 	// carried out.
 	maxQueued = 64
 	// smallRead is how much a read may ask for to be queued: another worker
@@ -32,53 +32,38 @@ func (l *link) queue(q *request) bool {
 		l.all.Done()
 		return false
 	}
-	l.queued++
+	l.pending.writes = true
 	return true
 }
 
-// queueRead has the disk carry out the read q with others, and reports false if
-// it cannot be so.
-func (l *link) queueRead(ctx context.Context, q *request) bool {
+// queueRead keeps the read q to be made with others, and reports false if it
+// cannot be so.
+func (l *link) queueRead(q *request) bool {
 	if l.reader == nil || q.typ != cmdRead || q.n == 0 || q.n > smallRead || l.x.check(q) != nil {
 		return false
 	}
 	q.link, q.data = l, newBuffer(int(q.n))
-	l.all.Add(1)
-	switch l.reader.QueueRead(ctx, q.data.b, int64(q.off), q) {
-	case lsvd.NotQueued:
-		q.data.free()
-		q.data = nil
-		l.all.Done()
-		return false
-	case lsvd.Filled:
-		q.Done(nil, true)
-		requests.Put(q)
-		l.all.Done()
-	}
-	l.queued++
+	l.pending.reads = append(l.pending.reads, lsvd.Read{P: q.data.b, Off: int64(q.off), Completion: q})
 	return true
 }
 
-// begin has what is queued carried out. Reads first, as what they use must not
-// be kept while writes wait; replies last, as the client may not take them.
-func (l *link) begin() {
-	if l.reader != nil {
-		l.reader.BeginReads()
-	}
-	if l.disk != nil {
-		l.disk.Commit()
-	}
-	l.out.send()
+// pending is what a worker has queued in its turn.
+type pending struct {
+	n      int // how many
+	writes bool
+	reads  []lsvd.Read
 }
 
-// settle has what is queued carried out, unless more will be queued at once.
-// It reports whether the caller still is the reader.
-func (l *link) settle() bool {
-	if l.queued == 0 || l.queued < maxQueued && l.ready() {
-		return true
+// carryOut has what is queued carried out.
+func (l *link) carryOut(ctx context.Context, b pending) {
+	if b.writes {
+		l.disk.Commit()
+		l.out.send()
 	}
-	l.queued = 0
-	return l.busy(l.begin)
+	if len(b.reads) > 0 {
+		l.all.Add(len(b.reads))
+		l.reader.ReadBatch(ctx, b.reads)
+	}
 }
 
 // ready reports whether a whole request can be read without waiting, for it or
@@ -117,15 +102,11 @@ func (q *request) Done(err error, _ bool) {
 	l.out.put(q, h, data)
 }
 
-// BatchDone implements [lsvd.Completion]. The caller completes reads of all disks, and
-// must not wait for a client.
+// BatchDone implements [lsvd.Completion]. The caller commits for all users of the
+// disk, or completes reads of all disks, and must not wait for a client.
 func (q *request) BatchDone() {
-	l, read := q.link, q.typ == cmdRead
+	l := q.link
 	requests.Put(q)
-	if read {
-		l.out.sendBy(l.all.Go)
-	} else {
-		l.out.send()
-	}
+	l.out.sendBy(l.all.Go)
 	l.all.Done()
 }

@@ -90,71 +90,44 @@ func TestQueuedWriteBeforeBurstIsCarriedOut(t *testing.T) {
 	}
 }
 
-// thirds is a disk that has a third of its blocks in memory, reads a third
-// without making anybody wait, and a third like any disk; every tenth block is
-// broken, unless it is in memory.
-type thirds struct {
+// halves is a disk that ends half of the reads of a batch before ReadBatch returns; every tenth
+// block is broken.
+type halves struct {
 	lsvd.Disk
 	mu    sync.Mutex
-	reads []func(more bool) func()
 	begun int // at once, at most
 	told  atomic.Int64
 }
 
-func (d *thirds) broken(off int64) error {
+func (d *halves) Size() int64 { return 1 << 30 }
+
+func (d *halves) ReadCached(p []byte, off int64) bool { return false }
+
+func (d *halves) ReadAt(_ context.Context, p []byte, off int64) error {
+	for i := range p {
+		p[i] = byte(off / 4096)
+	}
 	if off/4096%10 == 9 {
 		return errors.New("broken")
 	}
 	return nil
 }
 
-func (d *thirds) Size() int64 { return 1 << 30 }
-
-func (d *thirds) ReadCached(p []byte, off int64) bool {
-	for i := range p {
-		p[i] = byte(off / 4096)
-	}
-	return off/4096%3 == 0
-}
-
-func (d *thirds) ReadAt(_ context.Context, p []byte, off int64) error {
-	d.ReadCached(p, off)
-	return d.broken(off)
-}
-
-func (d *thirds) QueueRead(_ context.Context, p []byte, off int64, w lsvd.Completion) lsvd.QueueResult {
-	switch off / 4096 % 3 {
-	case 0:
-		d.ReadCached(p, off)
-		return lsvd.Filled
-	case 1:
-		return lsvd.NotQueued
-	}
+func (d *halves) ReadBatch(ctx context.Context, reads []lsvd.Read) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.reads = append(d.reads, func(more bool) func() {
-		d.ReadCached(p, off)
-		w.Done(d.broken(off), more)
-		return w.BatchDone
-	})
-	return lsvd.Queued
-}
-
-func (d *thirds) BeginReads() {
-	d.mu.Lock()
-	reads := d.reads
-	d.reads, d.begun = nil, max(d.begun, len(reads))
+	d.begun = max(d.begun, len(reads))
 	d.mu.Unlock()
-	go func() {
-		var told []func()
-		for i, f := range reads {
-			told = append(told, f(i+1 < len(reads)))
+	end := func(reads []lsvd.Read) {
+		for i, r := range reads {
+			r.Completion.Done(d.ReadAt(ctx, r.P, r.Off), i+1 < len(reads))
 		}
-		for _, f := range told {
-			f()
+		for _, r := range reads {
+			r.Completion.BatchDone()
 			d.told.Add(1)
 		}
-	}()
+	}
+	end(reads[:len(reads)/2])
+	go end(reads[len(reads)/2:])
 }
 
 // slowClient is a connection whose client sends all at once, and takes replies
@@ -188,10 +161,10 @@ func (c *slowClient) Writev(vec [][]byte) error {
 
 func (c *slowClient) Close() error { return nil }
 
-// TestQueueReads sends many small reads at once, to a client that takes no
+// TestBatchedReads sends many small reads at once, to a client that takes no
 // replies for a while: whoever tells of reads is not kept waiting by it, and
 // each is answered with what is there, or its error.
-func TestQueueReads(t *testing.T) {
+func TestBatchedReads(t *testing.T) {
 	for _, structured := range []bool{false, true} {
 		const n = 90
 		var in []byte
@@ -202,7 +175,7 @@ func TestQueueReads(t *testing.T) {
 			in = binary.BigEndian.AppendUint64(in, i)
 			in = binary.BigEndian.AppendUint64(in, i*4096)
 			in = binary.BigEndian.AppendUint32(in, uint32(4096*(1+i%4)))
-			switch fails := i%3 != 0 && i%10 == 9; {
+			switch fails := i%10 == 9; {
 			case structured && fails:
 				want += 20 + 6
 			case structured:
@@ -213,7 +186,7 @@ func TestQueueReads(t *testing.T) {
 				want += 16 + 4096*int(1+i%4)
 			}
 		}
-		d := &thirds{}
+		d := &halves{}
 		c := &slowClient{in: bytes.NewReader(in), start: make(chan struct{}), want: want, ended: make(chan struct{})}
 		x := &session{s: New(slog.New(slog.DiscardHandler)), export: Export{Name: "disk", Disk: d}, structured: structured}
 		done := make(chan error, 1)
@@ -234,7 +207,7 @@ func TestQueueReads(t *testing.T) {
 			i, code := binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint32(b[4:])
 			seen[i] = true
 			size := 4096 * int(1+i%4)
-			fails := i%3 != 0 && i%10 == 9
+			fails := i%10 == 9
 			switch {
 			case structured && fails:
 				if typ := binary.BigEndian.Uint16(b[6:]); typ != chunkError {
@@ -270,14 +243,14 @@ type commits chan struct{}
 func (c commits) Queue([]byte, int64, lsvd.Completion) bool { return true }
 func (c commits) Commit()                                   { c <- struct{}{} }
 
-// TestBeginCommits has writes carried out though the client takes no replies.
-func TestBeginCommits(t *testing.T) {
+// TestCommitsBeforeClientReads has writes carried out though the client takes no replies.
+func TestCommitsBeforeClientReads(t *testing.T) {
 	c := &slowClient{start: make(chan struct{}), ended: make(chan struct{})}
 	disk := make(commits, 1)
-	l := &link{reader: &thirds{}, disk: disk, out: &replies{c: c, budget: newBudget()}}
+	l := &link{disk: disk, out: &replies{c: c, budget: newBudget()}}
 	l.out.put(&request{}, make([]byte, 16), nil)
 	done := make(chan struct{})
-	go func() { l.begin(); close(done) }()
+	go func() { l.carryOut(t.Context(), pending{writes: true}); close(done) }()
 	wait.Receive(t, "writes are carried out before the client reads", disk)
 	close(c.start)
 	<-done

@@ -3,9 +3,9 @@
 // (base:allocation) and several connections to one disk, on unix sockets and,
 // with TLS, on TCP.
 //
-// A connection has one goroutine that reads requests and carries out quick
-// ones, and more for those that take longer: at most 128 requests and 64 MiB
-// at a time. Replies come in any order, many with one call. A failed request
+// A connection has 32 workers, which take turns to read a request and carry it
+// out: at most 128 requests and 64 MiB at a time, with those that are queued.
+// Replies come in any order, many with one call. A failed request
 // is answered with an error, never dropped: a client that waits for a reply
 // gets one or loses the connection. Without TLS each connection holds a thread
 // that waits in the kernel; a process that serves disks wants GOMAXPROCS of 8

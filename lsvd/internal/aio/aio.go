@@ -4,9 +4,8 @@
 // thread waiting for each. A goroutine that reads is parked, and one goroutine
 // of the process fetches completions and wakes the readers, several together.
 // Where each read has a thread that waits for it, most of the processor time goes
-// into switching between them. [Begin] parks no goroutine: one call hands many
-// reads to the kernel, and the goroutine that fetches their completions calls
-// them back.
+// into switching between them. [ReadAll] hands many reads to the kernel with one
+// call, and waits for all of them.
 //
 // A [Batch] makes many small writes with one call.
 package aio
@@ -51,42 +50,27 @@ const opRead = 0
 // slot is a read under way. The kernel knows it by its number.
 type slot struct {
 	cb   iocb
-	req  atomic.Pointer[Request] // nil: a goroutine waits on done; atomic: the kernel is between its writer and its reader
-	done chan int64              // the result; has room for one
+	done chan int64 // the result; has room for one
 }
 
-// Completion is called when a read that was begun has ended. The goroutine that
-// fetches the completions of the whole process calls it: it must not block.
-type Completion interface {
-	// Done says how much was read. Others that have ended together may follow:
-	// then more is set.
-	Done(n int, err error, more bool)
-	// BatchDone comes after Done was called for all that ended together.
-	BatchDone()
-}
-
-// Request is a read for [Begin].
+// Request is a read of [ReadAll].
 type Request struct {
-	FD         int    // was opened for direct I/O
-	P          []byte // aligned; the kernel's until Done is called
-	Off        int64
-	Completion Completion
+	FD  int    // was opened for direct I/O
+	P   []byte // aligned
+	Off int64
+	N   int // how much was read; 0 also where it failed
 }
 
 type queue struct {
-	ctx    uintptr
-	busy   atomic.Int32 // reads
-	slots  [depth]slot
-	free   chan int
-	poller poller
+	ctx   uintptr
+	busy  atomic.Int32 // reads
+	slots [depth]slot
+	free  chan int
 }
-
-// created is the queue, once it was created.
-var created atomic.Pointer[queue]
 
 // processQueue returns the queue of the process; nil if the kernel refuses one.
 var processQueue = sync.OnceValue(func() *queue {
-	q := &queue{free: make(chan int, depth), poller: poller{wake: make(chan struct{}, 1)}}
+	q := &queue{free: make(chan int, depth)}
 	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, depth, uintptr(unsafe.Pointer(&q.ctx)), 0); errno != 0 {
 		return nil
 	}
@@ -94,7 +78,6 @@ var processQueue = sync.OnceValue(func() *queue {
 		q.slots[i].done = make(chan int64, 1)
 		q.free <- i
 	}
-	created.Store(q)
 	go q.reap()
 	return q
 })
@@ -149,7 +132,6 @@ func (q *queue) acquire(i, fd int, p []byte, off int64) *slot {
 // release frees a slot.
 func (q *queue) release(s *slot) {
 	s.cb.buf = nil
-	s.req.Store(nil)
 	q.free <- int(s.cb.data)
 }
 
@@ -172,37 +154,53 @@ func result(res int64) (int, error) {
 	return int(res), nil
 }
 
-// Begin begins reads, the first of reqs, and returns how many: as many as there
-// is room for, and none where the kernel cannot do that. It does not wait for
-// room, as what is under way may be on a disk that does not answer: the others
-// are to be read otherwise. The waiter of each that was begun is told how it
-// ended, maybe before Begin returns.
-func Begin(reqs []*Request) (n int) {
+// ReadAll makes reads, as many at once as there is room for. It does not wait for
+// room, as what is under way may be on a disk that does not answer: it makes none of
+// the others, and none where the kernel cannot do that.
+func ReadAll(reqs []*Request) {
 	q := processQueue()
 	if q == nil {
-		return 0
+		return
 	}
 	var few [submitMost]*iocb
-	for n < len(reqs) {
+	for len(reqs) > 0 {
 		cbs := few[:0]
-		for len(cbs) < len(few) && n < len(reqs) {
+		for len(cbs) < min(len(few), len(reqs)) {
 			i := q.spare()
 			if i < 0 {
 				break
 			}
-			r := reqs[n]
-			s := q.acquire(i, r.FD, r.P, r.Off)
-			s.req.Store(r)
-			cbs = append(cbs, &s.cb)
-			n++
+			r := reqs[len(cbs)]
+			cbs = append(cbs, &q.acquire(i, r.FD, r.P, r.Off).cb)
 		}
 		if len(cbs) == 0 {
-			break
+			return
 		}
-		q.busy.Add(int32(len(cbs)))
-		q.begin(cbs)
+		q.readAll(cbs, reqs)
+		reqs = reqs[len(cbs):]
 	}
-	return n
+}
+
+// readAll makes the reads of cbs, which are the first of reqs.
+func (q *queue) readAll(cbs []*iocb, reqs []*Request) {
+	q.busy.Add(int32(len(cbs)))
+	failed := 0 // bits
+	for at := 0; at < len(cbs); {
+		n, errno := q.submit(cbs[at:])
+		if errno != 0 {
+			n = 1
+			failed |= 1 << at
+		}
+		at += n
+	}
+	for i, cb := range cbs {
+		s := &q.slots[cb.data]
+		if failed&(1<<i) == 0 {
+			reqs[i].N = int(max(<-s.done, 0))
+		}
+		q.release(s)
+	}
+	q.busy.Add(-int32(len(cbs)))
 }
 
 // spare returns a free slot, or -1.
@@ -215,22 +213,20 @@ func (q *queue) spare() int {
 	}
 }
 
-// begin hands reads to the kernel.
-func (q *queue) begin(cbs []*iocb) {
-	for len(cbs) > 0 {
-		n, errno := q.submit(cbs)
-		if errno != 0 {
-			n = 1
-			s := &q.slots[cbs[0].data]
-			w := s.req.Load().Completion
-			q.release(s)
-			q.busy.Add(-1)
-			w.Done(0, errno, false)
-			w.BatchDone()
-		}
-		cbs = cbs[n:]
-	}
-}
-
 // submitMost is how many reads are handed to the kernel at a time.
 const submitMost = 32
+
+// reap fetches completions and wakes the readers, as long as the process lives.
+func (q *queue) reap() {
+	var events [depth]event
+	for {
+		n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, q.ctx, 1, depth, uintptr(unsafe.Pointer(&events[0])), 0, 0)
+		if errno != 0 {
+			continue // EINTR: nothing else is possible
+		}
+		for _, e := range events[:n] {
+			q.slots[e.data].done <- e.res
+		}
+		runtime.Gosched() // the woken readers go first, on this thread
+	}
+}

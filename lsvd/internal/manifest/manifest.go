@@ -24,12 +24,12 @@
 //	     v number of checkpoints that hold pages of the map, then references
 //	     v number of segments, then each: v number - number before,
 //	         reference, v size, v blocks, u64 first, u64 last,
-//	         v live blocks: those that the checkpoint maps (not in version 1)
-//	     u8 1 if there is a boot list, then its reference (from version 3 on)
+//	         v live blocks: those that the checkpoint maps
+//	     u8 1 if there is a boot list, then its reference
 //	     CRC-32C of all before u32
 //
-// Uncounted tells that live blocks are not known: of a manifest that began as
-// one of version 1 and has not had a checkpoint since.
+// Uncounted tells that live blocks are not known: they were found to be wrong,
+// and the next process that opens the volume counts them.
 //
 // A reference is v index of the volume, u8 kind, u64 epoch, u64 number.
 package manifest
@@ -42,7 +42,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Version is the version of the manifest format.
+// Version is the version of the manifest format, the only one that is read.
 const Version = 3
 
 const (
@@ -236,15 +236,14 @@ func Decode(b []byte) (*Manifest, error) {
 		return nil, wire.Corrupt("manifest is damaged")
 	}
 	r := wire.Reader{B: b[8 : len(b)-4]}
-	version := r.U32()
-	if v := version; v < 1 || v > Version {
+	if v := r.U32(); v != Version {
 		return nil, errs.New(errs.FailedPrecondition, "manifest has version %d, this program knows %d", v, Version).
-			WithHint("use the newer program that wrote it")
+			WithHint("use the program that wrote it")
 	}
 	m := &Manifest{}
 	flags := r.U32()
 	m.Clean, m.Snapshot, m.Encrypted = flags&flagClean != 0, flags&flagSnapshot != 0, flags&flagEncrypted != 0
-	m.Uncounted = flags&flagUncounted != 0 || version == 1
+	m.Uncounted = flags&flagUncounted != 0
 	copy(m.Volume[:], r.Bytes(16))
 	for _, p := range []*uint64{&m.Revision, &m.Epoch, &m.ChainEpoch, &m.ChainNext, &m.Durable, &m.Size, &m.NextSegment} {
 		*p = r.U64()
@@ -275,17 +274,14 @@ func Decode(b []byte) (*Manifest, error) {
 	for i := range m.Segments {
 		gap := r.Uvarint()
 		ref, ok := vols.take(&r)
-		s := Segment{Num: last + gap, Ref: ref, Size: int64(r.Uvarint()), Blocks: r.Uvarint(), First: r.U64(), Last: r.U64()}
-		if version > 1 {
-			s.Live = r.Uvarint()
-		}
+		s := Segment{Num: last + gap, Ref: ref, Size: int64(r.Uvarint()), Blocks: r.Uvarint(), First: r.U64(), Last: r.U64(), Live: r.Uvarint()}
 		if r.Err() == nil && (!ok || ref.Kind > name.GC || s.Num < last || i > 0 && gap == 0 || s.Num >= m.NextSegment || s.Size < 0 || s.First > s.Last || s.Last > m.Durable || s.Live > s.Blocks) {
 			return nil, wire.Corrupt("manifest has an impossible segment")
 		}
 		last = s.Num
 		m.Segments[i] = s
 	}
-	if version > 2 && r.U8() == 1 {
+	if r.U8() == 1 {
 		ref, ok := vols.take(&r)
 		if r.Err() == nil && (!ok || ref.Kind != name.Boot) {
 			return nil, wire.Corrupt("manifest has an impossible boot list")

@@ -226,43 +226,27 @@ func (c *Cache) completeLocal(src *source, f int, fl *flight, fr *frame, ok, fil
 // localRead is one of several reads of a local store.
 type localRead struct {
 	store.ObjectRead
-	err  error
-	done chan *localRead
-	end  func(ok bool) // is called with the outcome
+	end func(ok bool) // is called with the outcome
 }
 
 func newLocalRead(src *source, p []byte, off int64, end func(ok bool)) *localRead {
 	return &localRead{ObjectRead: store.ObjectRead{Key: src.key, P: p, Off: off}, end: end}
 }
 
-// Done implements [store.Completion].
-func (r *localRead) Done(err error, _ bool) { r.err = err }
-
-// BatchDone implements [store.Completion].
-func (r *localRead) BatchDone() { r.done <- r }
-
-// readAll makes reads in parallel, and calls end for each.
+// readAll makes reads together, and calls end for each.
 func (c *Cache) readAll(ctx context.Context, reads []*localRead) {
-	for _, r := range reads {
-		c.storeReads.Add(1)
-		c.storeBytes.Add(int64(len(r.P)))
-	}
-	if len(reads) <= 1 || c.manual || ctx.Err() != nil {
-		for _, r := range reads {
-			r.end(c.local.ReadObject(ctx, r.Key, r.P, r.Off) == nil)
-		}
+	if len(reads) == 0 {
 		return
 	}
-	done := make(chan *localRead, len(reads))
-	begin := make([]*store.ObjectRead, len(reads))
+	all := make([]*store.ObjectRead, len(reads))
 	for i, r := range reads {
-		r.Completion, r.done = r, done
-		begin[i] = &r.ObjectRead
+		c.storeReads.Add(1)
+		c.storeBytes.Add(int64(len(r.P)))
+		all[i] = &r.ObjectRead
 	}
-	c.local.BeginReads(begin)
-	for range reads {
-		r := <-done
-		r.end(r.err == nil)
+	c.local.ReadObjects(ctx, all)
+	for _, r := range reads {
+		r.end(r.Err == nil)
 	}
 }
 

@@ -32,9 +32,6 @@
 // key HKDF-SHA-256(disk key, salt, trailer bytes 0..64), with the frame's
 // number as nonce (the index has 2^32-1); CRCs are of the encrypted bytes.
 //
-// Version 2 had no cuts of several segments. Version 1 had SHA-256 of all before the trailer at 104, which cost more CPU
-// than everything else that becomes of a written block.
-//
 // A fence is a trailer alone. It ends the chain of an epoch: see package lsvd.
 package segment
 
@@ -58,8 +55,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Version is the version of the segment format that is written; all from 1 on
-// are read.
+// Version is the version of the segment format, the only one that is read.
 const Version = 3
 
 // Sizes of the format.
@@ -268,7 +264,7 @@ func Fence(ref name.Ref) []byte {
 }
 
 func appendTrailer(body []byte, h Head, flags uint8, salt [16]byte, index []byte, frames int, blocks uint64) []byte {
-	sum := checksum(Version, body)
+	sum := checksum(body)
 	t := wire.Writer{B: headBytes(h, flags)}
 	t.Bytes(salt[:])
 	t.U32(uint32(len(index)))
@@ -281,11 +277,8 @@ func appendTrailer(body []byte, h Head, flags uint8, salt [16]byte, index []byte
 	return append(body, t.B...)
 }
 
-// checksum is that of a whole object, as a version has it.
-func checksum(version uint32, body []byte) (sum [32]byte) {
-	if version == 1 {
-		return sha256.Sum256(body)
-	}
+// checksum is that of a whole object, with the zeros that follow it.
+func checksum(body []byte) (sum [32]byte) {
 	binary.LittleEndian.PutUint64(sum[:], xxhash.Sum64(body))
 	return sum
 }
@@ -318,8 +311,8 @@ func Open(ref name.Ref, key []byte, size int64, tail []byte) (*Index, int64, err
 	switch {
 	case m != magic || wire.CRC(t[:136]) != crc:
 		return bad("trailer is damaged")
-	case version < 1 || version > Version:
-		return nil, 0, errs.New(errs.FailedPrecondition, "segment %s has version %d, this program knows 1 to %d", ref, version, Version)
+	case version != Version:
+		return nil, 0, errs.New(errs.FailedPrecondition, "segment %s has version %d, this program knows %d", ref, version, Version)
 	case x.Ref != ref:
 		return bad("is segment " + x.Ref.String())
 	case frames > 1<<40 || int64(frames)+int64(indexLen)+TrailerSize != size:
@@ -410,7 +403,7 @@ func Verify(ref name.Ref, key, object []byte) (*Index, error) {
 		return nil, err
 	}
 	body, t := object[:len(object)-TrailerSize], object[len(object)-TrailerSize:]
-	if sum := checksum(binary.LittleEndian.Uint32(t[8:]), body); string(sum[:]) != string(t[104:136]) {
+	if sum := checksum(body); string(sum[:]) != string(t[104:136]) {
 		return nil, wire.Corrupt("segment %s: checksum differs", ref)
 	}
 	return x, nil
@@ -425,11 +418,10 @@ func Intact(ref name.Ref, object []byte) error {
 		return err
 	}
 	body, t := object[:len(object)-TrailerSize], object[len(object)-TrailerSize:]
-	version := binary.LittleEndian.Uint32(t[8:])
-	if encrypted && version > Version {
+	if encrypted && binary.LittleEndian.Uint32(t[8:]) != Version {
 		return err
 	}
-	if sum := checksum(version, body); string(sum[:]) != string(t[104:136]) {
+	if sum := checksum(body); string(sum[:]) != string(t[104:136]) {
 		return wire.Corrupt("segment %s: checksum differs", ref)
 	}
 	return nil

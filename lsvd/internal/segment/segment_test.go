@@ -2,10 +2,12 @@ package segment
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -169,5 +171,21 @@ func TestPlainFramesAreNotCompressed(t *testing.T) {
 	}
 	if got, err := contents(x, object); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("content differs: %v", err)
+	}
+}
+
+// TestOtherVersionsAreRefused gives a segment the version before and the one after.
+func TestOtherVersionsAreRefused(t *testing.T) {
+	for _, v := range []uint32{Version - 1, Version + 1} {
+		object, _, _ := build(t, nil)
+		trailer := object[len(object)-TrailerSize:]
+		binary.LittleEndian.PutUint32(trailer[8:], v)
+		binary.LittleEndian.PutUint32(trailer[136:], wire.CRC(trailer[:136]))
+		if _, err := Verify(ref, nil, object); !errs.Is(err, errs.FailedPrecondition) {
+			t.Errorf("version %d: %v", v, err)
+		}
+		if err := Intact(ref, object); !errs.Is(err, errs.FailedPrecondition) {
+			t.Errorf("version %d: %v", v, err)
+		}
 	}
 }

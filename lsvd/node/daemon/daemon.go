@@ -148,7 +148,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	close(d.ready)
-	d.compact(ctx)
+	<-ctx.Done()
 	return d.closeAll()
 }
 

@@ -14,7 +14,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// maxFiles bounds the objects that a Store keeps open for ReadObject; after
+// maxFiles bounds the objects that a Store keeps open for reads; after
 // every sweepEvery opens it closes those that were deleted.
 const (
 	maxFiles   = 256
@@ -59,87 +59,36 @@ func (d *Store) ReadObject(ctx context.Context, key string, p []byte, off int64)
 	return o.read(p, off)
 }
 
-// BeginReads implements [store.Local].
-func (d *Store) BeginReads(reads []*store.ObjectRead) {
-	var few [32]*aio.Request
-	direct := few[:0]
-	var cached []*begun
-	for _, r := range reads {
+// ReadObjects implements [store.Local]. It reads what passes the page cache by with
+// one call.
+func (d *Store) ReadObjects(ctx context.Context, reads []*store.ObjectRead) {
+	if len(reads) == 1 || ctx.Err() != nil {
+		for _, r := range reads {
+			r.Err = d.ReadObject(ctx, r.Key, r.P, r.Off)
+		}
+		return
+	}
+	files := make([]*openFile, len(reads))
+	direct := make([]aio.Request, len(reads))
+	var begin []*aio.Request
+	for i, r := range reads {
 		o, err := d.open(r.Key)
-		if err != nil {
-			r.Completion.Done(err, false)
-			r.Completion.BatchDone()
+		if r.Err = err; err != nil {
 			continue
 		}
-		b := begunReads.Get().(*begun)
-		b.read, b.o, b.left = r, o, 0
-		switch {
-		case aio.Cached(o.fd, r.Off, len(r.P)):
-			cached = append(cached, b)
-		case o.direct >= 0 && aio.Aligned(r.P, r.Off):
-			b.req = aio.Request{FD: o.direct, P: r.P, Off: r.Off, Completion: b}
-			direct = append(direct, &b.req)
-		default:
-			b.left = len(r.P)
-			b.BatchDone()
+		defer o.release()
+		files[i] = o
+		if o.direct >= 0 && aio.Aligned(r.P, r.Off) && !aio.Cached(o.fd, r.Off, len(r.P)) {
+			direct[i] = aio.Request{FD: o.direct, P: r.P, Off: r.Off}
+			begin = append(begin, &direct[i])
 		}
 	}
-	for _, q := range direct[aio.Begin(direct):] {
-		q.Completion.Done(0, errors.ErrUnsupported, false)
-		q.Completion.BatchDone()
+	aio.ReadAll(begin)
+	for i, r := range reads {
+		if n := direct[i].N; r.Err == nil { // what the kernel did not read, if anything
+			r.Err = files[i].read(r.P[n:], r.Off+int64(n))
+		}
 	}
-	for i, b := range cached {
-		err := b.o.read(b.read.P, b.read.Off)
-		b.o.release()
-		b.read.Completion.Done(err, i+1 < len(cached))
-	}
-	for _, b := range cached {
-		b.free().BatchDone()
-	}
-}
-
-// begun is a read that was begun.
-type begun struct {
-	read *store.ObjectRead
-	o    *openFile
-	req  aio.Request
-	left int // bytes that the kernel did not read
-}
-
-var begunReads = sync.Pool{New: func() any { return new(begun) }}
-
-// free gives b back to the pool and returns its waiter.
-func (b *begun) free() store.Completion {
-	w := b.read.Completion
-	*b = begun{}
-	begunReads.Put(b)
-	return w
-}
-
-// Done implements [aio.Completion].
-func (b *begun) Done(n int, err error, more bool) {
-	if b.left = len(b.read.P) - n; b.left > 0 {
-		return
-	}
-	b.o.release()
-	b.read.Completion.Done(nil, more)
-}
-
-// BatchDone implements [aio.Completion]. What the kernel did not read is read again
-// through the page cache, which says why.
-func (b *begun) BatchDone() {
-	if b.left == 0 {
-		b.free().BatchDone()
-		return
-	}
-	go func() {
-		r := b.read
-		n := len(r.P) - b.left
-		err := b.o.read(r.P[n:], r.Off+int64(n))
-		b.o.release()
-		r.Completion.Done(err, false)
-		b.free().BatchDone()
-	}()
 }
 
 // read fills p through the page cache.

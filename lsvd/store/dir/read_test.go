@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -19,20 +18,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// begun is a read of an object that was begun.
-type begun struct {
-	store.ObjectRead
-	err  error
-	done int
-	end  *sync.WaitGroup
-}
-
-func (b *begun) Done(err error, _ bool) { b.err = err; b.done++ }
-func (b *begun) BatchDone()             { b.end.Done() }
-
-// TestBeginReads begins reads of what is in the page cache and what is not, of
-// memory that is aligned and that is not, beyond the end, and of nothing.
-func TestBeginReads(t *testing.T) {
+// TestReadObjects makes reads of what is in the page cache and what is not, of
+// memory that is aligned and that is not, of nothing, beyond the end, and of no object.
+func TestReadObjects(t *testing.T) {
 	root := t.TempDir()
 	d, err := dir.Open(root)
 	if err != nil {
@@ -49,39 +37,28 @@ func TestBeginReads(t *testing.T) {
 		if !cached {
 			dropCache(t, filepath.Join(root, "objects/a"))
 		}
-		var end sync.WaitGroup
-		begin := func(key string, p []byte, off int64) *begun {
-			b := &begun{end: &end, ObjectRead: store.ObjectRead{Key: key, P: p, Off: off}}
-			b.Completion = b
-			end.Add(1)
-			return b
-		}
-		var good []*begun
+		var good []*store.ObjectRead
 		for i := range 40 {
 			p := memory[i*4096:][:4096]
 			if i%4 == 3 {
 				p = p[8 : 8+100*i%3000]
 			}
-			good = append(good, begin("objects/a", p, int64(i*24)<<10))
+			good = append(good, &store.ObjectRead{Key: "objects/a", P: p, Off: int64(i*24) << 10})
 		}
-		beyond := begin("objects/a", memory[40*4096:][:8192], 1<<20)
-		nothing := begin("objects/b", memory[42*4096:][:4096], 0)
-		all := []*store.ObjectRead{&nothing.ObjectRead}
-		for _, b := range good {
-			all = append(all, &b.ObjectRead)
-		}
-		d.BeginReads(append(all, &beyond.ObjectRead))
-		end.Wait()
-		for _, b := range good {
-			if b.err != nil || b.done != 1 || !bytes.Equal(b.P, content[b.Off:][:len(b.P)]) {
-				t.Errorf("%d+%d (in the page cache: %v): %v, told %d times", b.Off, len(b.P), cached, b.err, b.done)
+		good = append(good, &store.ObjectRead{Key: "objects/a"}) // of nothing
+		beyond := &store.ObjectRead{Key: "objects/a", P: memory[40*4096:][:8192], Off: 1 << 20}
+		nothing := &store.ObjectRead{Key: "objects/b", P: memory[42*4096:][:4096]}
+		d.ReadObjects(t.Context(), append([]*store.ObjectRead{nothing, beyond}, good...))
+		for _, r := range good {
+			if r.Err != nil || !bytes.Equal(r.P, content[r.Off:][:len(r.P)]) {
+				t.Errorf("%d+%d (in the page cache: %v): %v", r.Off, len(r.P), cached, r.Err)
 			}
 		}
-		if !errs.Is(beyond.err, errs.InvalidArgument) || beyond.done != 1 {
-			t.Errorf("beyond the end: %v", beyond.err)
+		if !errs.Is(beyond.Err, errs.InvalidArgument) {
+			t.Errorf("beyond the end: %v", beyond.Err)
 		}
-		if !errs.Is(nothing.err, errs.NotFound) || nothing.done != 1 {
-			t.Errorf("no object: %v", nothing.err)
+		if !errs.Is(nothing.Err, errs.NotFound) {
+			t.Errorf("no object: %v", nothing.Err)
 		}
 	}
 }
