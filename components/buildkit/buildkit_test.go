@@ -106,6 +106,7 @@ func TestBuilds(t *testing.T) {
 		{"sources", testSources},
 		{"links", testLinks},
 		{"parallel installs", testParallelInstalls},
+		{"secrets", testSecrets},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, e) })
 	}
