@@ -68,7 +68,7 @@ const dockerfileStack = "dockerfile"
 var detectors = []detector{
 	{dockerfileStack, "Dockerfile", hasDockerfile, planDockerfile},
 	{"go", "go.mod or go.work", hasGo, planGo},
-	{"python", "requirements.txt, pyproject.toml or Pipfile", hasPython, planPython},
+	{"python", "requirements.txt, pyproject.toml, Pipfile or setup.py", hasPython, planPython},
 	{"ruby", "Gemfile or config.ru", hasRuby, planRuby},
 	{"php", "composer.json, index.php or public/index.php", hasPHP, planPHP},
 	{"java", "pom.xml or build.gradle", hasJava, planJava},
