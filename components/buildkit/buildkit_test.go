@@ -104,6 +104,7 @@ func TestBuilds(t *testing.T) {
 		{"images", testImages},
 		{"examples", testExamples},
 		{"sources", testSources},
+		{"public", testPublic},
 		{"links", testLinks},
 		{"parallel installs", testParallelInstalls},
 		{"secrets", testSecrets},
