@@ -18,7 +18,9 @@ func TestGuides(t *testing.T) {
 	t.Parallel()
 	need.Tools(t, "bash", "tar")
 	for name, test := range map[string]func(*testing.T, *guide){
-		"apppreviews": testAppPreviewsGuide, "e2b": testE2BGuide, "executions": testExecutionsGuide, "git-push": testGitPushGuide, "interpreter": testInterpreterGuide, "mcp": testMCPGuide, "previews": testPreviewsGuide, "quotas": testQuotasGuide, "sandbox-run": testSandboxRunGuide,
+		"apppreviews": testAppPreviewsGuide, "build-secrets": testBuildSecretsGuide, "e2b": testE2BGuide, "executions": testExecutionsGuide,
+		"git-push": testGitPushGuide, "interpreter": testInterpreterGuide, "mcp": testMCPGuide, "previews": testPreviewsGuide,
+		"quotas": testQuotasGuide, "sandbox-run": testSandboxRunGuide,
 		"sandboxes": testSandboxesGuide, "templates": testTemplatesGuide, "traces": testTracesGuide,
 	} {
 		t.Run(name, func(t *testing.T) {

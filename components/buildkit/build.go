@@ -13,6 +13,8 @@ import (
 	"github.com/moby/buildkit/client"
 	"github.com/moby/buildkit/exporter/containerimage/exptypes"
 	gateway "github.com/moby/buildkit/frontend/gateway/client"
+	"github.com/moby/buildkit/session"
+	"github.com/moby/buildkit/session/secrets/secretsprovider"
 	"github.com/moby/buildkit/util/staticfs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/tonistiigi/fsutil"
@@ -47,6 +49,9 @@ type Request struct {
 	ContextKey string
 	// Args are build arguments.
 	Args map[string]string
+	// Secrets are the values that RUN --mount=type=secret,id=ID gives to a step, by id. No layer has them, and the log
+	// shows **** for them. The cache does not depend on them: a step is not run again because a value changed.
+	Secrets map[string]string
 	// Target is the stage to build; empty: the last.
 	Target string
 	// Platform is like "linux/amd64"; empty: the machine's.
@@ -108,7 +113,7 @@ func (d *Daemon) Build(ctx context.Context, req Request, progress func(buildlog.
 	}()
 
 	var config []byte
-	t := newTracker(progress)
+	t := newTracker(progress, newMask(req.Secrets))
 	updates := make(chan *client.SolveStatus)
 	tracked := make(chan struct{})
 	go func() {
@@ -202,10 +207,17 @@ func (d *Daemon) solveOptions(req Request) (client.SolveOpt, map[string]string, 
 	if req.NoCache {
 		attrs["no-cache"] = ""
 	}
+	values := map[string][]byte{}
+	for id, value := range req.Secrets {
+		values[id] = []byte(value)
+	}
 
 	opt = client.SolveOpt{
 		LocalMounts: map[string]fsutil.FS{"context": contextFS, "dockerfile": dockerfile},
 		SharedKey:   cmp.Or(req.ContextKey, req.CacheScope),
+		Session:     []session.Attachable{secretsprovider.FromMap(values)},
+		// buildkitd keeps the output of builds in its history, as steps wrote it.
+		Internal: len(values) > 0,
 		Exports: []client.ExportEntry{{
 			Type: client.ExporterImage,
 			Attrs: map[string]string{

@@ -104,8 +104,10 @@ func TestBuilds(t *testing.T) {
 		{"images", testImages},
 		{"examples", testExamples},
 		{"sources", testSources},
+		{"public", testPublic},
 		{"links", testLinks},
 		{"parallel installs", testParallelInstalls},
+		{"secrets", testSecrets},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, e) })
 	}

@@ -33,12 +33,13 @@ type step struct {
 // tracker turns BuildKit's status updates, which repeat themselves, into events.
 type tracker struct {
 	emit    func(buildlog.Event)
+	mask    mask // for what steps write
 	steps   map[string]*step
 	counter int
 }
 
-func newTracker(emit func(buildlog.Event)) *tracker {
-	return &tracker{emit: emit, steps: map[string]*step{}}
+func newTracker(progress func(buildlog.Event), m mask) *tracker {
+	return &tracker{emit: func(e buildlog.Event) { progress(m.event(e)) }, mask: m, steps: map[string]*step{}}
 }
 
 func (t *tracker) event(s *step, kind buildlog.EventKind, at time.Time) buildlog.Event {
@@ -163,6 +164,6 @@ func (t *tracker) line(s *step, stream int, b []byte, at time.Time) {
 	if len(s.tail) == tailLines {
 		s.tail = append(s.tail[:0], s.tail[1:]...)
 	}
-	s.tail = append(s.tail, e.Text)
+	s.tail = append(s.tail, t.mask.text(e.Text))
 	t.emit(e)
 }

@@ -106,7 +106,14 @@ func (e *env) servesAt(t *testing.T, root string, res *Result, plan *stack.Plan,
 	if _, err := os.Stat(filepath.Join(root, "bin/sh")); err != nil {
 		cmd = exec.Command("/usr/sbin/chroot", append([]string{"--userspec=10001:10001", root}, argv...)...)
 	}
-	// Sandboxes have these devices, and /proc.
+	// Sandboxes have the name of the loopback, these devices, and /proc.
+	hosts := filepath.Join(root, "etc", "hosts")
+	if err := os.MkdirAll(filepath.Dir(hosts), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for name, minor := range map[string]uint32{"null": 3, "urandom": 9} {
 		file := filepath.Join(root, "dev", name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -133,6 +140,9 @@ func (e *env) servesAt(t *testing.T, root string, res *Result, plan *stack.Plan,
 		}
 	}()
 	cmd.Env = append(append([]string{}, res.Config.Env...), fmt.Sprintf("PORT=%d", port), "HOME=/tmp")
+	for k, v := range plan.Env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -51,7 +51,7 @@ func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Pro
 			WithHint("it is started again by itself; try again")
 	}
 
-	f := &Failure{Message: message(err)}
+	f := &Failure{Message: t.mask.text(message(err))}
 	var v *solver.VertexError
 	if errors.As(err, &v) {
 		if s := t.steps[v.Digest]; s != nil {

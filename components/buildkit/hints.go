@@ -31,6 +31,9 @@ var hintRules = []hintRule{
 	{text: re(`certificate signed by unknown authority|unable to get local issuer certificate|CERTIFICATE_VERIFY_FAILED`),
 		hint: "a server's certificate is not trusted: add its authority to the host's CA bundle"},
 
+	{text: re(`npm (?:error|ERR!) code E40[13]|ERR_PNPM_FETCH_40[13]|YN0041|401 Unauthorized|401 Error, Credentials not correct|403 Forbidden`),
+		hint: "a registry asks for a login: `r app env set --secret NAME` keeps its token, and `secrets = [\"NAME\"]` in [build] of app.toml lets steps of the build read it"},
+
 	// Lock files that are not up to date.
 	{text: re("`npm ci` can only install|package-lock.json or npm-shrinkwrap.json are in sync"),
 		hint: "package.json and package-lock.json do not agree: run `npm install` and commit both"},

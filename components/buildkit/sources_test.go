@@ -70,6 +70,7 @@ func main() {
 // sourceTest is a source below testdata/sources: what it shows, and what must hold of its image.
 type sourceTest struct {
 	name, path, serves, files string
+	dir                       string   // of its files; empty: they are made from files
 	has, lacks, owns          []string // files of the image; owns: those of the app's user
 }
 
@@ -120,7 +121,10 @@ func testSources(t *testing.T, e *env) {
 // testSource builds a source and runs what comes out, in a root that is mounted until the test ends.
 func testSource(t *testing.T, e *env, tt sourceTest) (string, *Result, *stack.Plan) {
 	t.Helper()
-	req, plan := e.request(t, folder(t, tt.files), tt.name)
+	if tt.dir == "" {
+		tt.dir = folder(t, tt.files)
+	}
+	req, plan := e.request(t, tt.dir, tt.name)
 	res, _, err := e.build(t, req)
 	if err != nil {
 		t.Fatalf("%v\nhint %q\n%s\n%s", err, errs.HintOf(err), failureLog(err), plan.Dockerfile)

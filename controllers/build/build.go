@@ -59,6 +59,7 @@ type Reconciler struct {
 	Builder Builder
 	Bases   Bases
 	Sources Sources
+	Sealer  *schema.Sealer // opens secret variables of apps
 	// Image resolves the name of an image to a reference of the node's image
 	// store, and makes the image if necessary. For templates.
 	Image func(ctx context.Context, name string) (string, error)

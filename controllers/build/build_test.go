@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -48,15 +49,16 @@ func (f *flaky) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResul
 
 type fixture struct {
 	*testing.T
-	store *flaky
-	app   *app.App
-	logs  *buildlog.Logs
-	temp  string
-	do    func(ctx context.Context, attempt int64) error // the behaviour of the builder
-	files map[string]string                              // further files of the source
-	links map[string]string                              // symbolic links of the source, and where they lead
-	asked atomic.Pointer[buildkit.Request]               // the last request
-	calls atomic.Int64
+	store      *flaky
+	app        *app.App
+	logs       *buildlog.Logs
+	temp       string
+	do         func(ctx context.Context, attempt int64) error // the behaviour of the builder
+	files      map[string]string                              // further files of the source
+	links      map[string]string                              // symbolic links of the source, and where they lead
+	dockerfile string                                         // of the source; empty: one that does nothing
+	asked      atomic.Pointer[buildkit.Request]               // the last request
+	calls      atomic.Int64
 }
 
 func setup(t *testing.T) *fixture {
@@ -110,7 +112,8 @@ func (f *fixture) Materialize(_ context.Context, _, dir string) error {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nCMD [\"/x\"]\n"), 0o644)
+	text := cmp.Or(f.dockerfile, "FROM scratch\nCMD [\"/x\"]\n")
+	return os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644)
 }
 
 func (f *fixture) Resolve(_ context.Context, names []string, _ func(string)) (map[string]*baseimage.Image, []string, error) {

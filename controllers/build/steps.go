@@ -79,9 +79,13 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, because(app.FailureReasonImage, offer(plan, err))
 	}
+	secrets, err := r.buildSecrets(ctx, b.Spec.App, plan, log)
+	if err != nil {
+		return nil, because(app.FailureReasonBuild, err)
+	}
 	req := buildkit.Request{
 		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: images.Name(b.Spec.App), Bases: bases,
-		CacheScope: string(b.Project), ContextKey: string(b.Spec.App), Args: cfg.Build.Args, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
+		CacheScope: string(b.Project), ContextKey: string(b.Spec.App), Args: cfg.Build.Args, Secrets: secrets, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
 	}
 	res, err := r.image(ctx, req, log)
 	if err != nil {

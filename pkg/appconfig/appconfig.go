@@ -15,6 +15,7 @@
 //	version = "1.26"                 # of the language
 //	packages = ["libpq5"]            # Debian packages, there when it is built and when it runs
 //	args = { KEY = "value" }         # build arguments
+//	secrets = ["NPM_TOKEN"]          # variables of the app (r app env set --secret) that steps of the build may read
 //
 //	[env]
 //	LOG_LEVEL = "info"
@@ -153,6 +154,7 @@ type Build struct {
 	Version    string
 	Packages   []string
 	Args       map[string]string
+	Secrets    []string // names of the app's variables that steps of the build may read
 }
 
 // Service is a process of the app. A nil pointer, zero duration and empty

@@ -27,6 +27,7 @@ package = "./cmd/shop"
 version = "1.26"
 packages = ["libpq5"]
 args = { KEY = "value" }
+secrets = ["NPM_TOKEN"]
 
 [env]
 LOG_LEVEL = "info"
@@ -103,7 +104,7 @@ func TestParseReadsEveryKey(t *testing.T) {
 	want := &Config{
 		File: "app.toml", Name: "shop",
 		Release: []string{"/bin/sh", "-c", "exec bin/migrate --all"},
-		Build:   Build{Stack: "go", Fallback: "index.html", Package: "cmd/shop", Version: "1.26", Packages: []string{"libpq5"}, Args: map[string]string{"KEY": "value"}},
+		Build:   Build{Stack: "go", Fallback: "index.html", Package: "cmd/shop", Version: "1.26", Packages: []string{"libpq5"}, Args: map[string]string{"KEY": "value"}, Secrets: []string{"NPM_TOKEN"}},
 		Env:     map[string]string{"LOG_LEVEL": "info", "DEBUG": "true", "N": "3"},
 		Network: &Network{Egress: "list", Allow: []string{"api.example.com", "203.0.113.0/24"}, Deny: []string{"203.0.113.9"}, Restricted: true, AllowFrom: []string{"blog"}},
 		Preview: &Preview{Release: true, Services: []string{"worker"}, Env: map[string]string{"MAIL": "off"}},

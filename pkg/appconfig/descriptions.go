@@ -17,6 +17,7 @@ var descriptions = map[string]string{
 	"build.version":    "Version of the language.",
 	"build.packages":   "Debian packages that are there when the image is built and when it runs.",
 	"build.args":       "Build arguments of the Dockerfile.",
+	"build.secrets":    "Environment variables of the app (r app env set --secret) that steps of the build may read. The image does not have them.",
 
 	"network":            "What all services and tasks reach, and which apps reach them.",
 	"network.egress":     "What they reach outside of the project: all, list (what allow names) or none; default: all, or list with allow.",

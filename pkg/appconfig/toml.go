@@ -90,6 +90,7 @@ func (p *parser) root(c *Config, meta toml.MetaData) table {
 			"version":    p.text(&c.Build.Version),
 			"packages":   p.list(&c.Build.Packages, packageName),
 			"args":       p.env(&c.Build.Args),
+			"secrets":    p.list(&c.Build.Secrets, envName),
 		}),
 		"services": {named(ServiceNamePattern, object(p.service(&Service{}))), func(key string, v any) {
 			for _, name := range p.order(key, v, meta) {

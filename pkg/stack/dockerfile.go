@@ -41,7 +41,10 @@ func planDockerfile(s *source, p *Plan) error {
 	if err != nil {
 		return errs.New(errs.InvalidArgument, "%s: %w", name, err)
 	}
-	p.Bases = d.bases
+	p.Bases, p.Secrets = d.bases, d.secrets
+	for _, secret := range d.secrets {
+		p.because("a step of it asks for the build secret %s", secret.ID)
+	}
 	p.Services = web(appconfig.DefaultPort)
 	switch {
 	case len(d.ports) == 1:
@@ -74,6 +77,7 @@ type parsed struct {
 	bases   []string
 	ports   []int64
 	command bool
+	secrets []Secret
 }
 
 func parseDockerfile(text string, args map[string]string, target string) (*parsed, error) {
@@ -137,7 +141,17 @@ func parseDockerfile(text string, args map[string]string, target string) (*parse
 			case *instructions.CopyCommand:
 				external(c.From, i)
 			case *instructions.RunCommand:
+				// Until then mounts have nothing but from=. What does not expand with the arguments before the first FROM
+				// is BuildKit's to explain.
+				_ = c.Expand(func(word string) (string, error) {
+					word, _, err := lex.ProcessWord(word, env)
+					return word, err
+				})
 				for _, m := range instructions.GetMounts(c) {
+					if m.Type == instructions.MountTypeSecret {
+						d.secrets = addSecret(d.secrets, mounted(m))
+						continue
+					}
 					external(m.From, i)
 				}
 			}

@@ -13,8 +13,8 @@ func hasPython(s *source) bool {
 	if s.has("requirements.txt") || s.has("Pipfile") {
 		return true
 	}
-	// pyproject.toml is also where tools of other languages' projects are configured.
-	return s.has("pyproject.toml") && (!s.has("package.json") || s.first("uv.lock", "poetry.lock", "manage.py") != "")
+	// Projects of other languages have these files too, for their tools.
+	return (s.has("pyproject.toml") || s.has(setupFile)) && (!s.has("package.json") || s.first("uv.lock", "poetry.lock", "manage.py") != "")
 }
 
 const pythonEnv = "ENV PYTHONUNBUFFERED=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PATH=/opt/venv/bin:$PATH\n"

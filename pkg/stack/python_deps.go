@@ -40,6 +40,12 @@ func (d *pythonDeps) add(text string) {
 	d.git = d.git || strings.Contains(text, "git+")
 }
 
+// setupFile is a program that names the dependencies of a project. Only running it tells them.
+const setupFile = "setup.py"
+
+// installProject installs the source with its dependencies.
+const installProject = "pip install ."
+
 func normal(name string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.ReplaceAll(name, "_", "-"), ".", "-"))
 }
@@ -63,8 +69,11 @@ func (s *source) pythonDeps(p *Plan) (*pythonDeps, error) {
 		return s.pipfile(p)
 	case s.has("pyproject.toml"):
 		return s.pyproject(p)
+	case s.has(setupFile):
+		p.because("there is a setup.py: the project is installed with pip, with the dependencies that it names")
+		return &pythonDeps{file: setupFile, copy: []string{}, after: installProject}, nil
 	}
-	p.because("there is no requirements.txt, pyproject.toml or Pipfile: nothing is installed")
+	p.because("there is no requirements.txt, pyproject.toml, Pipfile or setup.py: nothing is installed")
 	return &pythonDeps{copy: []string{}}, nil
 }
 
@@ -144,6 +153,7 @@ type pyproject struct {
 	Project struct {
 		Name         string            `toml:"name"`
 		Dependencies []string          `toml:"dependencies"`
+		Dynamic      []string          `toml:"dynamic"` // what the build of the project finds out
 		Requires     string            `toml:"requires-python"`
 		Scripts      map[string]string `toml:"scripts"`
 	} `toml:"project"`
@@ -233,7 +243,11 @@ func (s *source) pyproject(p *Plan) (*pythonDeps, error) {
 		d.install = "pip install " + strings.Join(quoted, " ")
 	case len(f.Tool.Poetry.Dependencies) > 0:
 		p.because("pyproject.toml is poetry's, without poetry.lock: the project is installed with pip")
-		d.after = "pip install ."
+		d.after = installProject
+		return d, nil
+	case s.has(setupFile) || slices.Contains(f.Project.Dynamic, "dependencies"):
+		p.because("pyproject.toml leaves the dependencies to the build of the project: it is installed with pip")
+		d.after = installProject
 		return d, nil
 	default:
 		p.because("pyproject.toml has no dependencies")

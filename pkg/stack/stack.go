@@ -39,6 +39,7 @@ type Plan struct {
 	Path       string // of the folder's own Dockerfile
 	// Bases are the images that the Dockerfile begins from or copies from, as written there.
 	Bases    []string
+	Secrets  []Secret            // that steps of the Dockerfile may read
 	Services []appconfig.Service // complete: with the port of web; not with other defaults
 	Tasks    []appconfig.Task    // from app.toml
 	Addons   []appconfig.Addon   // from app.toml
@@ -67,7 +68,7 @@ const dockerfileStack = "dockerfile"
 var detectors = []detector{
 	{dockerfileStack, "Dockerfile", hasDockerfile, planDockerfile},
 	{"go", "go.mod or go.work", hasGo, planGo},
-	{"python", "requirements.txt, pyproject.toml or Pipfile", hasPython, planPython},
+	{"python", "requirements.txt, pyproject.toml, Pipfile or setup.py", hasPython, planPython},
 	{"ruby", "Gemfile or config.ru", hasRuby, planRuby},
 	{"php", "composer.json, index.php or public/index.php", hasPHP, planPHP},
 	{"java", "pom.xml or build.gradle", hasJava, planJava},
@@ -107,6 +108,7 @@ func (s *source) planWith(d detector) (*Plan, error) {
 	if err := d.plan(s, p); err != nil {
 		return nil, err
 	}
+	s.secrets(p)
 	if len(p.Release) > 0 {
 		p.because("the release command runs once before a new version gets traffic: %s", p.Release[len(p.Release)-1])
 	}
@@ -198,6 +200,7 @@ var buildKeys = []struct {
 	{"version", compiled, func(b *appconfig.Build) bool { return b.Version != "" }},
 	{"packages", compiled, func(b *appconfig.Build) bool { return len(b.Packages) > 0 }},
 	{"args", append([]string{dockerfileStack}, compiled...), func(b *appconfig.Build) bool { return len(b.Args) > 0 }},
+	{"secrets", append([]string{dockerfileStack}, compiled...), func(b *appconfig.Build) bool { return len(b.Secrets) > 0 }},
 }
 
 // unused refuses a key that a stack does nothing with.

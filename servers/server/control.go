@@ -101,7 +101,7 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 		StateDir: m.in.State(), KeepDisk: cfg.Node.KeepDiskBytes, IDFile: m.in.State("node-id"), Logger: log,
 	}
 	c.builds = &build.Reconciler{
-		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: src, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
+		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: src, Sealer: c.sealer, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"), Content: m.images.Content,
 	}
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
