@@ -29,8 +29,8 @@ var descriptions = map[string]string{
 	"preview.services": "Services that a preview runs besides web, with one sandbox each.",
 	"preview.env":      "Environment variables of previews. They come after every other, secrets included.",
 
-	"addons":           "Databases and stores that the app uses, by name: the kind (postgres, valkey or mysql), or a table. The first deployment makes them.",
-	"addons.*.kind":    "postgres, valkey or mysql.",
+	"addons":           "Databases and stores that the app uses, by name: the kind (postgres, valkey, mysql or s3), or a table. The first deployment makes them.",
+	"addons.*.kind":    "postgres, valkey, mysql or s3.",
 	"addons.*.version": "Version, such as \"15\"; default: the one of the server's distribution.",
 	"addons.*.prefix":  "What stands before the names of its variables, with a _: REPORTS makes REPORTS_DATABASE_URL.",
 	"addons.*.size":    "Size of its disk when it is made, such as 10GB.",
