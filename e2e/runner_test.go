@@ -210,6 +210,10 @@ func TestRunner(t *testing.T) {
 	}
 	exec("gVisor", "dmesg")
 	contains(t, "where it runs", s.r(t, "", "sandbox", "show", sid, "--json"), `"phase": "running"`)
+	wait.For(t, "the figures of the runner's machine", func() bool {
+		return strings.Contains(s.r(t, "", "node", "metrics", "edge-1"), "disk used")
+	}, wait.Within(time.Minute))
+	contains(t, "top", s.r(t, "", "top", "--once"), "DISK USED")
 	wait.For(t, "its output", func() bool { return strings.Contains(s.r(t, "", "sandbox", "logs", sid), "started") })
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("over the connection"), 0o644); err != nil {

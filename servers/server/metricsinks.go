@@ -53,7 +53,9 @@ func (s *metricSinks) open(m *machine, store entity.Store, reg prometheus.Regist
 		d, err := metricsink.NewDelivery(metricsink.Config{
 			Name: name, Sink: sink, Store: m.metrics, File: m.in.State("metrics-sinks", name+".json"), Installation: m.in.ID,
 			Logger: m.logger.With("component", "metrics sinks"),
-			Owner:  func(ctx context.Context, app string) (project, name string, err error) { return ownerOfLog(ctx, store, app) },
+			Owner: func(ctx context.Context, app string) (project, name string, err error) {
+				return ownerOfLog(ctx, store, app)
+			},
 		})
 		if err != nil {
 			return err
