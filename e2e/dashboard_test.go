@@ -21,10 +21,10 @@ var screenshots = flag.String("screenshots", "", "directory for pictures of the 
 // overview, apps with their metrics, a search in the log and a deployment that it follows, sandboxes with terminal and
 // files, executions, disks, audit, entities; as administrator, as viewer, and in an
 // empty project; at the widths of a desktop and of a phone, light and dark. It
-// checks every page with axe-core. The server also sends logs to a sink.
+// checks every page with axe-core. The server also sends logs and metrics to sinks.
 func TestDashboard(t *testing.T) {
-	sink := newLogSink(t)
-	s, url := withAPI(t, "dashboard", "--metrics-interval", "1s", "--logs-sinks", sink.url)
+	sink, samples := newLogSink(t), newMetricsSink(t)
+	s, url := withAPI(t, "dashboard", "--metrics-interval", "1s", "--logs-sinks", sink.url, "--metrics-sinks", samples.url)
 	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
 	viewer := strings.TrimSpace(s.r(t, "", "key", "create", "look", "--role", "viewer"))
 	project := filepath.Join(t.TempDir(), "project.yml")
@@ -40,6 +40,7 @@ func TestDashboard(t *testing.T) {
 	s.r(t, "", "run", "-l", "sh", "true")
 	testMetricsGuide(t, s)
 	sink.has(t, `"app":"shop","service":"web"`, "serving")
+	samples.has(t, "shop-web runtime_sandbox_memory_bytes", "shop-web runtime_ingress_requests_total", " runtime_node_disk_bytes")
 	browse(t, "basics.mjs", url, "KEY="+admin, "LOGGED=serving")
 	env := s.command(t.Context(), "").Env
 	browse(t, "pages.mjs", url, append(env, "KEY="+admin, "VIEWER_KEY="+viewer, "EMPTY_KEY="+empty, "R="+filepath.Join(bin, "r"), "APP="+dir)...)

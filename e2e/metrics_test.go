@@ -2,12 +2,16 @@ package e2e
 
 import (
 	"compress/gzip"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	"google.golang.org/protobuf/proto"
 
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -55,6 +59,41 @@ func newLogSink(t *testing.T) *logSink {
 	}))
 	t.Cleanup(srv.Close)
 	s.url = "clickhouse+" + srv.URL + "/logs/lines"
+	return s
+}
+
+// newMetricsSink is a server that takes samples by OTLP. What it has is a line for each metric: service.name and name.
+func newMetricsSink(t *testing.T) *logSink {
+	s := &logSink{}
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var req collector.ExportMetricsServiceRequest
+		body, err := gzip.NewReader(r.Body)
+		if err == nil {
+			var b []byte
+			if b, err = io.ReadAll(body); err == nil {
+				err = proto.Unmarshal(b, &req)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, of := range req.ResourceMetrics {
+			service := ""
+			for _, a := range of.Resource.Attributes {
+				if a.Key == "service.name" {
+					service = a.Value.GetStringValue()
+				}
+			}
+			for _, m := range of.ScopeMetrics[0].Metrics {
+				fmt.Fprintln(&s.got, service, m.Name)
+			}
+		}
+	}))
+	t.Cleanup(srv.Close)
+	s.url = "otlp+" + srv.URL
 	return s
 }
 

@@ -210,6 +210,15 @@ func TestRunner(t *testing.T) {
 	}
 	exec("gVisor", "dmesg")
 	contains(t, "where it runs", s.r(t, "", "sandbox", "show", sid, "--json"), `"phase": "running"`)
+	wait.For(t, "the figures of the runner's machine", func() bool {
+		return strings.Contains(s.r(t, "", "node", "metrics", "edge-1"), "disk used")
+	}, wait.Within(time.Minute))
+	var top struct {
+		Machines []struct{ Values map[string]float64 }
+	}
+	if s.json(t, &top, "top", "--once"); len(top.Machines) != 2 || top.Machines[1].Values["disk_used"] == 0 {
+		t.Errorf("machines of r top: %+v", top)
+	}
 	wait.For(t, "its output", func() bool { return strings.Contains(s.r(t, "", "sandbox", "logs", sid), "started") })
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("over the connection"), 0o644); err != nil {

@@ -24,9 +24,9 @@ keep=2 # builds kept per component
 # Raise to rebuild everything although no input changed.
 generation=1
 
-components=(containerd cni buildkit runsc shim launch)
+components=(containerd cni buildkit runsc shim launch versitygw)
 # Servers and tools that only tests start; make toolchain does not build them.
-servers=(minio versitygw etcd pebble helm)
+servers=(minio etcd pebble helm)
 # A cluster for tests: API server and kubelet, and a containerd that serves the kubelet.
 cluster=(kubernetes containerd-cri)
 
@@ -83,7 +83,7 @@ describe() {
 		pinned=github.com/minio/minio
 		packages=("$pinned")
 		;;
-	versitygw)
+	versitygw) # Object stores of addons; a few tests use it too.
 		module=hack/toolchain/versitygw
 		pinned=github.com/versity/versitygw
 		packages=("$pinned/cmd/versitygw")
@@ -227,7 +227,7 @@ for arg; do
 		echo "toolchain.sh: unknown option $arg (--check, --print-dir, --list, --help)" >&2
 		exit 2
 		;;
-	test) wanted+=("${servers[@]}") ;;
+	test) wanted+=("${servers[@]}" versitygw) ;;
 	cluster) wanted+=("${cluster[@]}") ;;
 	*) wanted+=("$arg") ;;
 	esac

@@ -12,13 +12,14 @@ var engines = map[string]Engine{
 	"postgres": EnginePostgres, "postgresql": EnginePostgres,
 	"valkey": EngineValkey, "redis": EngineValkey,
 	"mysql": EngineMysql, "mariadb": EngineMysql,
+	"s3": EngineS3, "objectstore": EngineS3, "object-store": EngineS3,
 }
 
 // ParseEngine returns the engine that a name stands for. InvalidArgument if there is none.
 func ParseEngine(name string) (Engine, error) {
 	e, ok := engines[strings.ToLower(name)]
 	if !ok {
-		return "", errs.New(errs.InvalidArgument, "there is no addon of the kind %q", name).WithHint("postgres, valkey (redis) or mysql (mariadb)")
+		return "", errs.New(errs.InvalidArgument, "there is no addon of the kind %q", name).WithHint("postgres, valkey (redis), mysql (mariadb) or s3 (objectstore)")
 	}
 	return e, nil
 }

@@ -51,6 +51,7 @@ const (
 	EnginePostgres Engine = "postgres" // PostgreSQL.
 	EngineValkey   Engine = "valkey"   // Valkey, which speaks the protocol of Redis.
 	EngineMysql    Engine = "mysql"    // MariaDB, which speaks the protocol of MySQL.
+	EngineS3       Engine = "s3"       // An object store with the protocol of Amazon S3: versitygw.
 )
 
 // Valid reports whether e is one of the values.
@@ -58,14 +59,15 @@ func (e Engine) Valid() bool {
 	switch e {
 	case EnginePostgres,
 		EngineValkey,
-		EngineMysql:
+		EngineMysql,
+		EngineS3:
 		return true
 	}
 	return false
 }
 
 // Choices lists the values in the order of their declaration.
-func (Engine) Choices() []string { return []string{"postgres", "valkey", "mysql"} }
+func (Engine) Choices() []string { return []string{"postgres", "valkey", "mysql", "s3"} }
 
 // AddonPhase is an enum. Phase of an addon.
 type AddonPhase string
@@ -334,7 +336,7 @@ var AddonKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewAddon()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.engine", Number: 1, Type: "enum engine", Doc: "The program.", Required: true, Choices: []string{"postgres", "valkey", "mysql"}},
+		{Path: "spec.engine", Number: 1, Type: "enum engine", Doc: "The program.", Required: true, Choices: []string{"postgres", "valkey", "mysql", "s3"}},
 		{Path: "spec.version", Number: 2, Type: "string", Doc: "Version of the program; absent: the one that this machine has packages of."},
 		{Path: "spec.size_bytes", Number: 3, Type: "int", Doc: "Size of its disk.", Default: "10737418240"},
 		{Path: "spec.memory_bytes", Number: 4, Type: "int", Doc: "Memory of its sandbox.", Default: "536870912"},

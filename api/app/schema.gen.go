@@ -923,7 +923,7 @@ func (x *Task) ValidateFields(v *schema.Validator) {
 type AddonRequest struct {
 	// Name in the app.toml; the addon is named APP-NAME.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
-	// postgres, valkey or mysql.
+	// postgres, valkey, mysql or s3.
 	Kind string `cbor:"2,keyasint" json:"kind" schema:"required"`
 	// Version; absent: the one that the server's machine has packages of.
 	Version string `cbor:"3,keyasint,omitempty" json:"version,omitempty"`

@@ -521,6 +521,42 @@ func (x *LogsRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// Host: One reading of what a machine uses as a whole.
+type Host struct {
+	// Time that its processors worked since it booted, of all together.
+	CPU time.Duration `cbor:"1,keyasint" json:"cpu" schema:"required"`
+	// Memory that programs could not have. (unit: bytes)
+	MemoryBytes int64 `cbor:"2,keyasint" json:"memory_bytes" schema:"required"`
+	// Processes.
+	Processes int64 `cbor:"3,keyasint" json:"processes" schema:"required"`
+	// Bytes that its network interfaces received since it booted, without those of sandboxes.
+	// (unit: bytes)
+	ReceivedBytes int64 `cbor:"4,keyasint" json:"received_bytes" schema:"required"`
+	// Bytes that they sent. (unit: bytes)
+	SentBytes int64 `cbor:"5,keyasint" json:"sent_bytes" schema:"required"`
+	// Used of the file system of its state directory. (unit: bytes)
+	DiskBytes int64 `cbor:"6,keyasint" json:"disk_bytes" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Host) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Host) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Host) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Host) ValidateFields(v *schema.Validator) {
+	schema.CheckMin(v, "memory_bytes", x.MemoryBytes, 0)
+	schema.CheckMin(v, "processes", x.Processes, 0)
+	schema.CheckMin(v, "received_bytes", x.ReceivedBytes, 0)
+	schema.CheckMin(v, "sent_bytes", x.SentBytes, 0)
+	schema.CheckMin(v, "disk_bytes", x.DiskBytes, 0)
+}
+
 // DialRequest: Connects to a port of a sandbox of the runner.
 type DialRequest struct {
 	// The sandbox.
@@ -840,6 +876,8 @@ type Node interface {
 	Logs(ctx context.Context, req *LogsRequest, s rpc.ServerStream[rpc.None, sandbox.LogBatch]) error
 	// Stats: Reads what a sandbox uses. Permission: exec, in all projects.
 	Stats(ctx context.Context, req *SandboxRequest) (*sandbox.Stats, error)
+	// Host: Reads what the machine uses. Permission: exec, in all projects.
+	Host(ctx context.Context) (*Host, error)
 	// Processes: Lists processes. Permission: exec, in all projects.
 	Processes(ctx context.Context, req *SandboxRequest) (*sandbox.ProcessesResponse, error)
 	// Ports: Lists ports. Permission: exec, in all projects.
@@ -873,6 +911,8 @@ type NodeClient interface {
 	Logs(ctx context.Context, req *LogsRequest) (rpc.ClientStream[rpc.None, sandbox.LogBatch], error)
 	// Stats: Reads what a sandbox uses. Permission: exec, in all projects.
 	Stats(ctx context.Context, req *SandboxRequest) (*sandbox.Stats, error)
+	// Host: Reads what the machine uses. Permission: exec, in all projects.
+	Host(ctx context.Context) (*Host, error)
 	// Processes: Lists processes. Permission: exec, in all projects.
 	Processes(ctx context.Context, req *SandboxRequest) (*sandbox.ProcessesResponse, error)
 	// Ports: Lists ports. Permission: exec, in all projects.
@@ -937,6 +977,14 @@ func (c clientNode) Logs(ctx context.Context, req *LogsRequest) (rpc.ClientStrea
 func (c clientNode) Stats(ctx context.Context, req *SandboxRequest) (*sandbox.Stats, error) {
 	resp := new(sandbox.Stats)
 	if err := c.conn.Call(ctx, &methodNodeStats.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientNode) Host(ctx context.Context) (*Host, error) {
+	resp := new(Host)
+	if err := c.conn.Call(ctx, &methodNodeHost.MethodInfo, &rpc.None{}, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -1083,6 +1131,19 @@ var methodNodeStats = &rpc.Method{
 	},
 }
 
+var methodNodeHost = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "runner.Node", Name: "Host", Full: "runner.Node/Host", Permission: "exec", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(rpc.None)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Node).Host(ctx)
+	},
+}
+
 var methodNodeProcesses = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "runner.Node", Name: "Processes", Full: "runner.Node/Processes", Permission: "exec", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
@@ -1133,6 +1194,7 @@ var NodeService = &rpc.Service{Name: "runner.Node", Methods: []*rpc.Method{
 	methodNodeEgressLog,
 	methodNodeLogs,
 	methodNodeStats,
+	methodNodeHost,
 	methodNodeProcesses,
 	methodNodePorts,
 	methodNodeDial,

@@ -57,12 +57,12 @@ func newCreate(e *command.Env) *cobra.Command {
 	var size, memory command.Bytes
 	cmd := &cobra.Command{
 		Use:   "create KIND NAME",
-		Short: "Make an addon: postgres, valkey or mysql",
+		Short: "Make an addon: postgres, valkey, mysql or s3",
 		Long: `Makes a database or store in a sandbox of its own, with a disk, and returns when it can be used. With --app it gives that app
-its variables (DATABASE_URL or REDIS_URL), and rolls them out. The server goes on when the command is ended.`,
-		Example:           "  r addon create postgres db --app shop\n  r addon create valkey cache --size 1G --memory 256M\n  r addon create postgres reports --app shop --as REPORTS",
+its variables (DATABASE_URL, REDIS_URL, or BUCKET_NAME and those of AWS), and rolls them out. The server goes on when the command is ended.`,
+		Example:           "  r addon create postgres db --app shop\n  r addon create valkey cache --size 1G --memory 256M\n  r addon create s3 files --app shop --size 100G\n  r addon create postgres reports --app shop --as REPORTS",
 		Args:              command.Args(2, 2, "KIND", "NAME"),
-		ValidArgsFunction: cobra.FixedCompletions([]cobra.Completion{"postgres", "valkey", "mysql"}, cobra.ShellCompDirectiveNoFileComp),
+		ValidArgsFunction: cobra.FixedCompletions([]cobra.Completion{"postgres", "valkey", "mysql", "s3"}, cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine, err := addon.ParseEngine(args[0])
 			if err != nil {

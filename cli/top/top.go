@@ -37,7 +37,7 @@ func New(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show what nodes and sandboxes use",
-		Long: `Shows the nodes with what is reserved on them, and the running sandboxes of the project with what they use, those that
+		Long: `Shows the nodes with what is reserved on them and what their machines use, and the running sandboxes of the project with what they use, those that
 use most first. On a terminal it is drawn again until Ctrl-C; in a pipe and with --json it is printed once.`,
 		Args: command.Args(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -71,18 +71,29 @@ func (o *options) readAll(ctx context.Context) (show func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() error { return o.show(nodes, all, used) }, nil
+	machines, err := o.readMachines(ctx, nodes)
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return o.show(nodes, machines, all, used) }, nil
 }
 
-func (o *options) show(nodes []*core.Node, all []*api.Sandbox, used []usage) error {
+func (o *options) show(nodes []*core.Node, machines []machine, all []*api.Sandbox, used []usage) error {
 	if o.JSON {
-		return o.PrintJSON(map[string]any{"nodes": nodes, "sandboxes": used})
+		return o.PrintJSON(map[string]any{"nodes": nodes, "machines": machines, "sandboxes": used})
 	}
+	above := 0 // lines
 	if len(nodes) > 0 {
 		node.Table(o.Env, nodes, all)
 		o.Printf("\n")
+		above += len(nodes) + 2
 	}
-	if h := o.Height() - len(nodes) - 4; o.Terminal && h > 0 && len(used) > h {
+	if len(machines) > 0 {
+		o.machineTable(machines)
+		o.Printf("\n")
+		above += len(machines) + 2
+	}
+	if h := o.Height() - above - 2; o.Terminal && h > 0 && len(used) > h {
 		used = used[:h]
 	}
 	rows := make([][]string, len(used))

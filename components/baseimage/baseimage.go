@@ -49,7 +49,7 @@ type Config struct {
 	// Dir keeps the images. It is outside of any instance's state, so that
 	// instances share them; empty: DefaultDir.
 	Dir string
-	// BinDir is the directory of the toolchain, with static-server.
+	// BinDir is the directory of the toolchain, with static-server and versitygw.
 	BinDir string
 	// Registry says when images are pulled instead; empty: RegistryAuto.
 	Registry Policy

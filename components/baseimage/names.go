@@ -17,7 +17,7 @@ import (
 
 // Ref names a base image that this machine can make.
 type Ref struct {
-	Name string // debian, go, go-cgo, node, python, static, sandbox, deno, or one of packagedImages
+	Name string // debian, go, go-cgo, node, python, static, sandbox, deno, s3, or one of packagedImages
 	// Version is the version in the request: "1.26", "20"; of our own images of packages also a range: "3.10-3.13"; of
 	// sandbox one of SandboxImages; empty: the default.
 	Version string
@@ -35,7 +35,7 @@ func (r Ref) String() string {
 const Prefix = "runtime/"
 
 // Names that can be made here, for messages.
-const known = "debian, golang, node, python, scratch, and runtime/ with sandbox, php, ruby, java, rust, deno, postgres, valkey or mysql"
+const known = "debian, golang, node, python, scratch, and runtime/ with sandbox, php, ruby, java, rust, deno, postgres, valkey, mysql or s3"
 
 var leadingVersion = regexp.MustCompile(`^v?(\d+(?:\.\d+){0,2})(?:-|$)`)
 
@@ -96,6 +96,10 @@ func Lookup(name string) (Ref, error) {
 		if strings.HasPrefix(familiar, Prefix) {
 			return Ref{Name: "deno", Version: version}, nil
 		}
+	case "s3":
+		if strings.HasPrefix(familiar, Prefix) {
+			return Ref{Name: "s3", Version: version}, nil
+		}
 	case "sandbox":
 		if strings.HasPrefix(familiar, Prefix) {
 			return Ref{Name: "sandbox", Version: tag}, nil
@@ -150,6 +154,8 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 		return s.sandbox(ctx, ref.Version)
 	case "python":
 		return s.python(ctx, ref.Version, ref.Release)
+	case "s3":
+		return s.objectStore(ref.Version, ref.Release)
 	case "deno":
 		return s.deno(ctx, cmp.Or(ref.Version, defaultDeno), ref.Release)
 	case "node":

@@ -322,7 +322,7 @@ func TestPackagedImagesChangeWithTheirFiles(t *testing.T) {
 		}
 		keys[r.key()] = p.name
 		_, none := os.Stat(filepath.Join("apps", p.name))
-		if files, err := p.files(); err != nil || (len(files) > 0) != (none == nil) {
+		if files, err := filesOf(p.name); err != nil || (len(files) > 0) != (none == nil) {
 			t.Errorf("%s has %d files, %v", p.name, len(files), err)
 		}
 	}

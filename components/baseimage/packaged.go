@@ -132,7 +132,7 @@ func (s *Store) packagedOf(p *packagedImage, found offer) (*recipe, error) {
 		}
 	}
 	packages = append(packages, p.of(found.version)...)
-	files, err := p.files()
+	files, err := filesOf(p.name)
 	if err != nil {
 		return nil, err
 	}
@@ -151,18 +151,7 @@ func (s *Store) packagedOf(p *packagedImage, found offer) (*recipe, error) {
 		if err := b.packages(ctx, host, packages, append([]string{`--essential-hook=mkdir -p "$1"/usr/share/man/man1`}, p.hooks...)); err != nil || len(files) == 0 {
 			return err
 		}
-		return b.layer(func(tw *tar.Writer) error {
-			for _, f := range files {
-				mode := int64(0o644)
-				if strings.Contains(f.name, "/bin/") {
-					mode = 0o755
-				}
-				if err := put(tw, f.name, mode, int64(len(f.body)), bytes.NewReader(f.body)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		return b.layer(func(tw *tar.Writer) error { return putFiles(tw, files) })
 	}
 	return r, nil
 }
@@ -186,10 +175,24 @@ type imageFile struct {
 	body []byte
 }
 
-// files are those of the image's folder.
-func (p *packagedImage) files() ([]imageFile, error) {
+// putFiles writes the files of an image's folder.
+func putFiles(tw *tar.Writer, files []imageFile) error {
+	for _, f := range files {
+		mode := int64(0o644)
+		if strings.Contains(f.name, "/bin/") {
+			mode = 0o755
+		}
+		if err := put(tw, f.name, mode, int64(len(f.body)), bytes.NewReader(f.body)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filesOf are those of an image's folder.
+func filesOf(image string) ([]imageFile, error) {
 	var files []imageFile
-	dir := "apps/" + p.name
+	dir := "apps/" + image
 	err := fs.WalkDir(packagedFiles, dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -199,7 +202,7 @@ func (p *packagedImage) files() ([]imageFile, error) {
 		return err
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, errs.New(errs.Internal, "files of image %s: %w", p.name, err)
+		return nil, errs.New(errs.Internal, "files of image %s: %w", image, err)
 	}
 	return files, nil
 }

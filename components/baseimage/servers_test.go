@@ -27,7 +27,7 @@ func TestServersAreOfferedWhereTheyHavePackages(t *testing.T) {
 // Each server's image has the programs that addons call, in a form that its shell reads.
 func TestServersHaveTheProgramsOfAddons(t *testing.T) {
 	need.Tools(t, "sh")
-	for _, name := range []string{"postgres", "valkey", "mysql"} {
+	for _, name := range []string{"postgres", "valkey", "mysql", "s3"} {
 		for _, program := range []string{"addon-start", "addon-users", "addon-console"} {
 			file := filepath.Join("apps", name, "usr/local/bin", program)
 			if out, err := exec.Command("sh", "-n", file).CombinedOutput(); err != nil {

@@ -35,6 +35,7 @@ type env struct {
 	*testing.T
 	store   entity.Store
 	addons  *addons.Service
+	engine  addon.Engine
 	sealer  *schema.Sealer
 	sources *source.Store
 	users   map[string]map[string]string // of the programs: passwords by user, by disk
@@ -47,7 +48,7 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	dir := t.TempDir()
 	e := &env{
-		T: t, store: pgtest.Store(t, api.Kinds()...), sealer: schema.NewSealer(filepath.Join(dir, "key")),
+		T: t, engine: addon.EnginePostgres, store: pgtest.Store(t, api.Kinds()...), sealer: schema.NewSealer(filepath.Join(dir, "key")),
 		sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}), users: map[string]map[string]string{}, deploys: map[string]int{},
 	}
 	if err := projects.Ensure(t.Context(), e.store, projects.Default); err != nil {
@@ -265,15 +266,23 @@ func (e *env) check(a *addon.Addon, user string) {
 	if names := slices.Sorted(maps.Keys(users)); !slices.Equal(names, []string{user}) {
 		e.Fatalf("the program has the users %v, want %s", names, user)
 	}
-	want := fmt.Sprintf("postgres://%s:%s@postgres.db.internal:5432/app?sslmode=disable", user, users[user])
-	if got := e.secret("shop", "DATABASE_URL"); got != want {
-		e.Fatalf("the app has %s, want %s", got, want)
+	want := map[string]string{"DATABASE_URL": fmt.Sprintf("postgres://%s:%s@postgres.db.internal:5432/app?sslmode=disable", user, users[user])}
+	if e.engine == addon.EngineS3 {
+		want = map[string]string{
+			"AWS_ACCESS_KEY_ID": user, "AWS_SECRET_ACCESS_KEY": users[user],
+			"AWS_ENDPOINT_URL_S3": "http://s3.db.internal:9000", "AWS_REGION": "auto", "BUCKET_NAME": "app",
+		}
+	}
+	for name, value := range want {
+		if got := e.secret("shop", name); got != value {
+			e.Fatalf("the app has %s=%s, want %s", name, got, value)
+		}
 	}
 }
 
 func (e *env) create(name string) {
 	e.Helper()
-	must(e.addons.Create(e.Context(), addons.CreateRequest{Name: name, Engine: addon.EnginePostgres}))(e)
+	must(e.addons.Create(e.Context(), addons.CreateRequest{Name: name, Engine: e.engine}))(e)
 }
 
 func (e *env) attach() {

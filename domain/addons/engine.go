@@ -21,13 +21,15 @@ const (
 	ConsoleCommand = "addon-console"
 
 	dataPath = "/data"
-	database = "app" // name of the database that apps use
+	database = "app" // name of the database, or the bucket, that apps use
+	// region is the region of object stores, for the signatures of requests.
+	region = "auto"
 	// stopTimeout bounds the time in which a program writes its buffers to the disk when it is stopped.
 	stopTimeout = time.Minute
 )
 
 // ports are the ports of the engines.
-var ports = map[addon.Engine]int{addon.EnginePostgres: 5432, addon.EngineValkey: 6379, addon.EngineMysql: 3306}
+var ports = map[addon.Engine]int{addon.EnginePostgres: 5432, addon.EngineValkey: 6379, addon.EngineMysql: 3306, addon.EngineS3: 9000}
 
 // Host returns the name of an addon in the private network of its project.
 func Host(e addon.Engine, name string) string { return string(e) + "." + name + "." + appnet.Domain }
@@ -54,6 +56,11 @@ func Variables(e addon.Engine, name, endpoint string, credential int64, password
 	case addon.EngineMysql:
 		u := url.URL{Scheme: "mysql", User: user, Host: endpoint, Path: "/" + database}
 		return map[string]string{prefix + "DATABASE_URL": u.String()}
+	case addon.EngineS3:
+		return map[string]string{
+			prefix + "AWS_ENDPOINT_URL_S3": "http://" + endpoint, prefix + "AWS_REGION": region,
+			prefix + "AWS_ACCESS_KEY_ID": User(credential), prefix + "AWS_SECRET_ACCESS_KEY": password, prefix + "BUCKET_NAME": database,
+		}
 	}
 	// The network is the project's own; drivers that ask for TLS unless told otherwise are told.
 	u := url.URL{Scheme: "postgres", User: user, Host: endpoint, Path: "/" + database, RawQuery: "sslmode=disable"}
@@ -71,6 +78,10 @@ func Source(a *addon.Addon, disk string) (*source.Memory, error) {
 	if version != "" {
 		image += ":" + version
 	}
+	env := ""
+	if e == addon.EngineS3 { // it tells a bucket in the host of a request from its own name
+		env = "ENV ADDON_ENDPOINT=" + Endpoint(e, a.Name) + "\n"
+	}
 	toml := fmt.Sprintf(`name = %q
 [build]
 stack = "dockerfile"
@@ -86,7 +97,7 @@ health_deadline = "5m"
 path = %q
 `, a.Name, e, startCommand, ports[e], a.Spec.MemoryBytes, stopTimeout, e, disk, dataPath)
 	return source.NewMemory([]source.Content{
-		{Path: "Dockerfile", Data: fmt.Appendf(nil, "FROM %s\nUSER runtime\nENV HOME=/tmp\nCMD [%q]\n", image, startCommand)},
+		{Path: "Dockerfile", Data: fmt.Appendf(nil, "FROM %s\nUSER runtime\nENV HOME=/tmp\n%sCMD [%q]\n", image, env, startCommand)},
 		{Path: "Procfile", Data: fmt.Appendf(nil, "%s: %s\n", e, startCommand)}, // without web
 		{Path: "app.toml", Data: []byte(toml)},
 	})

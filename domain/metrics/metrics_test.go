@@ -42,6 +42,7 @@ type env struct {
 	app      *app.App
 	begin    time.Time
 	rounds   int
+	edge     id.Node // a runner; "": there is none
 
 	mu       sync.Mutex
 	stats    map[id.Sandbox]sandbox.Stats
@@ -78,7 +79,7 @@ func newEnv(t *testing.T) *env {
 		t.Fatal(err)
 	}
 	e.recorder = &metrics.Recorder{
-		Store: e.history, Informers: e.set, Node: "node-1", Interval: interval, Logger: log, Ingress: e.ingress,
+		Store: e.history, Informers: e.set, Interval: interval, Logger: log, Ingress: e.ingress,
 		Stats: func(_ context.Context, sid id.Sandbox) (sandbox.Stats, error) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -88,8 +89,12 @@ func newEnv(t *testing.T) *env {
 			}
 			return st, nil
 		},
-		Host: func() (metrics.Host, error) {
-			return metrics.Host{CPUSeconds: 1000 + 5*float64(e.rounds), MemoryBytes: 42, Processes: 7}, nil
+		Hosts: func(context.Context) map[id.Node]metrics.Host {
+			hosts := map[id.Node]metrics.Host{"node-1": {CPUSeconds: 1000 + 5*float64(e.rounds), MemoryBytes: 42, Processes: 7}}
+			if e.edge != "" && e.rounds > 3 { // it connects later
+				hosts[e.edge] = metrics.Host{CPUSeconds: 50 + 20*float64(e.rounds), MemoryBytes: 43, ReceivedBytes: 100 * int64(e.rounds), DiskBytes: 44}
+			}
+			return hosts
 		},
 	}
 	e.service = &metrics.Service{Store: e.history, Entities: store, Apps: svc, Interval: interval, Now: e.now}
@@ -280,6 +285,37 @@ func TestSandboxAndNode(t *testing.T) {
 	}
 	if got := values(r, "memory", "", ""); len(got) == 0 || got[0] != 42 {
 		t.Errorf("memory of the node: %v", got)
+	}
+}
+
+// TestRunnerHasItsMachine: of a runner that was read there is what its machine uses, and of one that was not what its
+// sandboxes use.
+func TestRunnerHasItsMachine(t *testing.T) {
+	e := newEnv(t)
+	nodes := map[string]id.Node{}
+	for _, name := range []string{"edge", "old"} {
+		n := core.NewNode()
+		n.Name, n.Spec.Runner, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = name, true, "amd64", 1000, 1<<30
+		if err := entity.Create(t.Context(), e.store, n); err != nil {
+			t.Fatal(err)
+		}
+		nodes[name] = n.GetID()
+	}
+	e.edge = nodes["edge"]
+	for range 12 {
+		e.round(func() {})
+	}
+	r, err := e.service.Node(t.Context(), "edge", metrics.Range{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for metric, want := range map[string]float64{"cpu": 2, "memory": 43, "network_in": 10, "disk_used": 44} {
+		if got := values(r, metric, "", ""); len(got) == 0 || !about(got[len(got)-1], want) {
+			t.Errorf("%s: %v, want %v", metric, got, want)
+		}
+	}
+	if r, err = e.service.Node(t.Context(), "old", metrics.Range{}); err != nil || len(r.Series) != 0 {
+		t.Errorf("of a runner that was not read: %+v %v", r, err)
 	}
 }
 

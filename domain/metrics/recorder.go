@@ -42,9 +42,8 @@ type Recorder struct {
 	Stats func(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error)
 	// Ingress reads the metrics of the ingress; nil: there is none.
 	Ingress func(ctx context.Context) ([]*dto.MetricFamily, error)
-	// Host reads this machine, which is Node; nil: it is not read.
-	Host     func() (Host, error)
-	Node     id.Node
+	// Hosts reads the machines that answer; nil: none is read.
+	Hosts    func(ctx context.Context) map[id.Node]Host
 	Interval time.Duration
 	Logger   *slog.Logger
 
@@ -76,7 +75,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 func (r *Recorder) Round(ctx context.Context, now time.Time) error {
 	x := &round{Recorder: r, at: now}
 	x.sandboxes(ctx)
-	x.host()
+	x.hosts(ctx)
 	x.ingress(ctx)
 	if ctx.Err() != nil {
 		return errs.Wrap(ctx.Err(), "take samples")
@@ -164,16 +163,17 @@ func (x *round) sandboxes(ctx context.Context) {
 	_ = g.Wait() // no function returns an error
 }
 
-func (x *round) host() {
-	if x.Host == nil {
+func (x *round) hosts(ctx context.Context) {
+	if x.Hosts == nil {
 		return
 	}
-	h, err := x.Host()
-	if err != nil {
-		x.Logger.Warn("read the machine", "error", err)
-		return
+	for node, h := range x.Hosts(ctx) {
+		x.host(node, h)
 	}
-	labels := map[string]string{"node": string(x.Node)}
+}
+
+func (x *round) host(node id.Node, h Host) {
+	labels := map[string]string{"node": string(node)}
 	x.gauge(nodeCPU, labels, h.CPUSeconds) // it began long ago
 	x.gauge(nodeReceived, labels, float64(h.ReceivedBytes))
 	x.gauge(nodeSent, labels, float64(h.SentBytes))

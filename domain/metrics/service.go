@@ -78,8 +78,8 @@ func (s *Service) Sandbox(ctx context.Context, sid id.Sandbox, r Range) (*metric
 	return q.response()
 }
 
-// Node returns what a node uses, and the sandboxes on it. Of a runner there is only
-// what its sandboxes use.
+// Node returns what a node uses, and the sandboxes on it. Of a runner whose machine was
+// not read there is only what its sandboxes use.
 func (s *Service) Node(ctx context.Context, name string, r Range) (*metric.Response, error) {
 	n, err := nodes.Find(ctx, s.Entities, name)
 	if err != nil {
@@ -90,10 +90,10 @@ func (s *Service) Node(ctx context.Context, name string, r Range) (*metric.Respo
 		return nil, err
 	}
 	match := "node=" + strconv.Quote(string(n.ID))
-	if n.Spec.Runner {
+	q.rate(ctx, "cpu", "cores", nodeCPU, match, "")
+	if n.Spec.Runner && len(q.out.Series) == 0 {
 		q.usage(ctx, match, "")
 	} else {
-		q.rate(ctx, "cpu", "cores", nodeCPU, match, "")
 		q.gauge(ctx, "memory", "bytes", fmt.Sprintf("sum (%s{%s})", nodeMemory, match))
 		q.gauge(ctx, "processes", "count", fmt.Sprintf("sum (%s{%s})", nodeProcesses, match))
 		q.rate(ctx, "network_in", "bytes/s", nodeReceived, match, "")

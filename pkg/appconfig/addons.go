@@ -9,7 +9,7 @@ import (
 )
 
 // AddonKinds are the kinds of addons.
-var AddonKinds = []string{"postgres", "valkey", "mysql"}
+var AddonKinds = []string{"postgres", "valkey", "mysql", "s3"}
 
 var (
 	addonName    = regexp.MustCompile(AddonNamePattern)
@@ -43,7 +43,7 @@ func (p *parser) addons(to *[]Addon, meta toml.MetaData) field {
 			} else {
 				p.table(p.addon(&a)).set(at, value)
 				if a.Kind == "" {
-					p.fail(at, "%s has no kind: postgres, valkey or mysql", at)
+					p.fail(at, "%s has no kind: postgres, valkey, mysql or s3", at)
 				}
 			}
 			if i := slices.IndexFunc(*to, func(b Addon) bool { return b.variables() == a.variables() && b.Prefix == a.Prefix }); i >= 0 {

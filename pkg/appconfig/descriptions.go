@@ -34,8 +34,8 @@ var descriptions = map[string]string{
 	"git.branch":   "The branch whose pushes are deployed; default: main or master.",
 	"git.previews": "Whether a push of another branch becomes a preview, named like the branch; default: it is refused.",
 
-	"addons":           "Databases and stores that the app uses, by name: the kind (postgres, valkey or mysql), or a table. The first deployment makes them.",
-	"addons.*.kind":    "postgres, valkey or mysql.",
+	"addons":           "Databases and stores that the app uses, by name: the kind (postgres, valkey, mysql or s3), or a table. The first deployment makes them.",
+	"addons.*.kind":    "postgres, valkey, mysql or s3.",
 	"addons.*.version": "Version, such as \"15\"; default: the one of the server's distribution.",
 	"addons.*.prefix":  "What stands before the names of its variables, with a _: REPORTS makes REPORTS_DATABASE_URL.",
 	"addons.*.size":    "Size of its disk when it is made, such as 10GB.",

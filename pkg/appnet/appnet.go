@@ -4,6 +4,7 @@
 //
 //	SERVICE.APP.internal    the ready sandboxes of a service of an app
 //	APP.internal            those of its service web
+//	X.SERVICE.APP.internal  those of the service too, whatever X: it may tell them apart by the host of a request
 //
 // Each project has a network of its own: its apps, and nothing else, have names and
 // reach each other there. An app may name those that it permits.
@@ -115,15 +116,16 @@ func (t *Table) Find(sandbox, name string) (ready []string, _ Answer) {
 	if !ok {
 		return nil, Foreign
 	}
-	service, app, ok := strings.Cut(rest, ".")
-	if !ok {
-		service, app = DefaultService, rest
-	}
-	if strings.Contains(app, ".") {
-		return nil, Foreign // such as a host of a cloud
+	labels := strings.Split(rest, ".")
+	service, app := DefaultService, labels[len(labels)-1]
+	if len(labels) > 1 {
+		service = labels[len(labels)-2]
 	}
 	j, ok := t.named[key{t.apps[i].Project, app}]
 	if !ok || !slices.Contains(t.apps[j].Services, service) {
+		if len(labels) > 2 {
+			return nil, Foreign // such as a host of a cloud
+		}
 		return nil, Missing
 	}
 	for _, m := range t.apps[j].Members {

@@ -36,6 +36,9 @@ func TestFind(t *testing.T) {
 		{"blog-1", ".internal", nil, Missing},
 		{"blog-1", "internal", nil, Foreign},
 		{"blog-1", "host.zone.project.internal", nil, Foreign},
+		{"blog-1", "bucket.worker.shop.internal", []string{"shop-w1", "shop-w2"}, Known},
+		{"blog-1", "a.b.web.shop.internal", []string{"shop-web"}, Known},
+		{"other", "a.web.blog.internal", nil, Foreign},
 		{"blog-1", "web.shop.internal.example.com", nil, Foreign},
 		{"agent", "web.shop.internal", nil, Foreign}, // of no app
 	} {

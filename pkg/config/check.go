@@ -33,6 +33,7 @@ var checks = map[string]func(string) error{
 	"acme.domains":                    checkHost,
 	"metrics.address":                 CheckListen,
 	"logs.sinks":                      target.Check,
+	"metrics.sinks":                   target.CheckMetrics,
 	"webhooks.allow":                  checkAnyNetwork,
 }
 

@@ -234,6 +234,7 @@ type Metrics struct {
 	Interval time.Duration // Time between two samples of the history.
 	MaxBytes int64         // Disk that the history of metrics may use; the oldest is deleted; 0: no history.
 	MaxAge   time.Duration // How long the history of metrics is kept.
+	Sinks    []string      // Systems to which the history of metrics is sent too, as URLs: otlp+https://HOST:4318, prometheus+https://HOST:9090 by remote write (docs/metrics.md). Parameters: headers_file, ca_file.
 }
 
 // Traces: Traces of requests, for a collector of OpenTelemetry.
@@ -478,6 +479,8 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.MaxBytes }},
 	{Path: "metrics.max_age", Type: "duration", Default: "360h0m0s", Doc: "How long the history of metrics is kept.", Unit: "", Min: "1h0m0s", Max: "87600h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.MaxAge }},
+	{Path: "metrics.sinks", Type: "list", Default: "", Doc: "Systems to which the history of metrics is sent too, as URLs: otlp+https://HOST:4318, prometheus+https://HOST:9090 by remote write (docs/metrics.md). Parameters: headers_file, ca_file.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.Sinks }},
 	{Path: "traces.endpoint", Type: "string", Default: "", Doc: "Collector that gets the traces, by OTLP over HTTP (http://127.0.0.1:4318); empty: none are made.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^https?://"),
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Traces.Endpoint }},

@@ -16,7 +16,7 @@ import (
 // other returns a valid value of k that differs from the default.
 func other(t *testing.T, k *Key) string {
 	t.Helper()
-	for _, c := range append([]string{"7", "5000000000", "true", "false", "45s", "48h", "/some/where", "postgres://host/db", "unix:///some/where", "127.0.0.1:4321", "10.9.0.0/16", "http://host:4318", "0.5", "word", "https://host/dir", "ops@example.com", "http-01", "syslog+udp://host"}, k.Choices...) {
+	for _, c := range append([]string{"7", "5000000000", "true", "false", "45s", "48h", "/some/where", "postgres://host/db", "unix:///some/where", "127.0.0.1:4321", "10.9.0.0/16", "http://host:4318", "0.5", "word", "https://host/dir", "ops@example.com", "http-01", "syslog+udp://host", "prometheus+http://host"}, k.Choices...) {
 		if c != k.Default && schema.Set(k, new(Config), c) == nil {
 			c2 := Default()
 			if schema.Set(k, c2, c); k.Get(c2) != k.Get(Default()) {

@@ -3,19 +3,18 @@ package logsink
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"net/url"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/logsink/httpsink"
 )
 
 // clickhouseSink inserts rows into a table of ClickHouse. Columns that the table does
 // not have are left out.
 type clickhouseSink struct {
-	client  *http.Client
-	url     string
-	table   string
-	headers map[string]string
+	client *httpsink.Client
+	url    string
+	table  string
 }
 
 // row is a line, in the names of columns.
@@ -31,7 +30,7 @@ type row struct {
 	Message   string `json:"message"`
 }
 
-func (s *clickhouseSink) Close() { s.client.CloseIdleConnections() }
+func (s *clickhouseSink) Close() { s.client.Close() }
 
 func (s *clickhouseSink) Send(ctx context.Context, b Batch) error {
 	var body []byte
@@ -55,6 +54,6 @@ func (s *clickhouseSink) Send(ctx context.Context, b Batch) error {
 		// The answer comes when the rows are in the table; a repeated batch is known.
 		"async_insert": {"0"}, "wait_end_of_query": {"1"}, "insert_deduplication_token": {b.ID},
 	}
-	_, err := post(ctx, s.client, s.url+"?"+q.Encode(), "application/x-ndjson", s.headers, body)
+	_, err := s.client.PostGzip(ctx, s.url+"?"+q.Encode(), "application/x-ndjson", body)
 	return err
 }

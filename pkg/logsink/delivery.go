@@ -8,13 +8,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
 
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/logsink/httpsink"
 	"miren.dev/runtime/pkg/logstore"
 )
 
@@ -26,18 +26,7 @@ const (
 	// pollEvery is how often logs are looked at for new lines.
 	pollEvery  = time.Second
 	firstRetry = time.Second
-	lastRetry  = time.Minute
 )
-
-// rejected is an error of a batch of which the server refused some lines for good.
-type rejected struct {
-	lines   int64
-	message string
-}
-
-func (r *rejected) Error() string {
-	return fmt.Sprintf("the server refused %d lines: %s", r.lines, r.message)
-}
 
 // Owner says whose lines a log has: the names of its project and app. NotFound: the log
 // is that of no app any more.
@@ -139,32 +128,8 @@ func (d *Delivery) Expired(name string, segment, lines int64) {
 // tries again.
 func (d *Delivery) Run(ctx context.Context) error {
 	defer d.c.Sink.Close()
-	retry := d.c.Retry
-	for {
-		more, err := d.Round(ctx)
-		wait := d.c.Poll
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			d.fail(err)
-			wait = retry + rand.N(retry/2+1)
-			retry = min(2*retry, lastRetry)
-		default:
-			d.fail(nil)
-			retry = d.c.Retry
-			if more {
-				continue
-			}
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil
-		case <-t.C:
-		}
-	}
+	Rounds(ctx, d.c.Poll, d.c.Retry, d.Round, d.fail)
+	return nil
 }
 
 // fail records why the sink waits, and tells a change, and lines that were lost.
@@ -265,17 +230,17 @@ func (d *Delivery) send(ctx context.Context, name string, at, next logstore.Curs
 	for i := range lines {
 		b.Entries[i] = Entry{Project: project, App: app, Line: lines[i]}
 	}
-	sctx, cancel := context.WithTimeout(ctx, sendTime)
+	sctx, cancel := context.WithTimeout(ctx, httpsink.SendTime)
 	defer cancel()
 	err = d.c.Sink.Send(sctx, b)
 	n := int64(len(lines))
-	var some *rejected
+	var some *httpsink.Refused
 	switch {
 	case err == nil:
 		d.advance(name, next, n, func(s *Stats) { s.Sent += n })
 	case errors.As(err, &some):
-		d.c.Logger.Error("lines are refused and not sent again", "sink", d.c.Name, "lines", some.lines, "error", err)
-		d.advance(name, next, n, func(s *Stats) { s.Sent += max(0, n-some.lines); s.Refused += some.lines })
+		d.c.Logger.Error("lines are refused and not sent again", "sink", d.c.Name, "lines", some.N, "error", err)
+		d.advance(name, next, n, func(s *Stats) { s.Sent += max(0, n-some.N); s.Refused += some.N })
 	case errs.Is(err, errs.InvalidArgument):
 		d.c.Logger.Error("lines are refused and not sent again", "sink", d.c.Name, "lines", n, "error", err)
 		d.advance(name, next, n, func(s *Stats) { s.Refused += n })

@@ -13,20 +13,11 @@ package logsink
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"net/http"
-	"os"
-	"time"
 
-	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/headersfile"
+	"miren.dev/runtime/pkg/logsink/httpsink"
 	"miren.dev/runtime/pkg/logsink/target"
 	"miren.dev/runtime/pkg/logstore"
 )
-
-// sendTime bounds how long a batch may take.
-const sendTime = 30 * time.Second
 
 // Entry is a line with what it belongs to.
 type Entry struct {
@@ -59,27 +50,19 @@ func New(raw, instance string) (Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	headers, err := headersfile.Read(p.HeadersFile)
-	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "headers_file: %w", err)
-	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if p.CAFile != "" {
-		pem, err := os.ReadFile(p.CAFile)
+	if p.Kind == "syslog" {
+		cfg, err := httpsink.TLS(p)
 		if err != nil {
-			return nil, errs.New(errs.InvalidArgument, "ca_file: %w", err)
+			return nil, err
 		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errs.New(errs.InvalidArgument, "ca_file: %s has no certificate", p.CAFile)
-		}
+		return &syslogSink{network: p.Transport, address: p.Address, tls: cfg, host: instance}, nil
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, Proxy: http.ProxyFromEnvironment, IdleConnTimeout: time.Minute}, Timeout: sendTime}
-	switch p.Kind {
-	case "otlp":
-		return &otlpSink{client: client, url: p.URL, headers: headers, instance: instance}, nil
-	case "clickhouse":
-		return &clickhouseSink{client: client, url: p.URL, table: p.Table, headers: headers}, nil
+	client, err := httpsink.New(p)
+	if err != nil {
+		return nil, err
 	}
-	return &syslogSink{network: p.Transport, address: p.Address, tls: cfg, host: instance}, nil
+	if p.Kind == "clickhouse" {
+		return &clickhouseSink{client: client, url: p.URL, table: p.Table}, nil
+	}
+	return &otlpSink{client: client, url: p.URL, instance: instance}, nil
 }

@@ -2,7 +2,6 @@ package logsink
 
 import (
 	"context"
-	"net/http"
 	"strings"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
@@ -13,31 +12,31 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/logline"
+	"miren.dev/runtime/pkg/logsink/httpsink"
 )
 
 // otlpSink sends to a collector of OpenTelemetry. The resource of a line is its sandbox.
 type otlpSink struct {
-	client   *http.Client
+	client   *httpsink.Client
 	url      string
-	headers  map[string]string
 	instance string
 }
 
-func (s *otlpSink) Close() { s.client.CloseIdleConnections() }
+func (s *otlpSink) Close() { s.client.Close() }
 
 func (s *otlpSink) Send(ctx context.Context, b Batch) error {
 	body, err := proto.Marshal(s.request(b))
 	if err != nil {
 		return errs.New(errs.InvalidArgument, "encode: %w", err)
 	}
-	answer, err := post(ctx, s.client, s.url, "application/x-protobuf", s.headers, body)
+	answer, err := s.client.PostGzip(ctx, s.url, "application/x-protobuf", body)
 	if err != nil {
 		return err
 	}
 	var resp collector.ExportLogsServiceResponse
 	if err := proto.Unmarshal(answer, &resp); err == nil && resp.GetPartialSuccess().GetRejectedLogRecords() > 0 {
 		// The protocol says that what was rejected must not be sent again.
-		return &rejected{resp.GetPartialSuccess().GetRejectedLogRecords(), resp.GetPartialSuccess().GetErrorMessage()}
+		return &httpsink.Refused{N: resp.GetPartialSuccess().GetRejectedLogRecords(), What: "lines", Message: resp.GetPartialSuccess().GetErrorMessage()}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/logline"
+	"miren.dev/runtime/pkg/logsink/httpsink"
 )
 
 // syslogSink sends messages of RFC 5424: in datagrams (RFC 5426), or over TCP or TLS
@@ -66,7 +67,7 @@ func (s *syslogSink) send(ctx context.Context, b Batch) error {
 			return err
 		}
 	}
-	if err := s.conn.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
+	if err := s.conn.SetWriteDeadline(time.Now().Add(httpsink.SendTime)); err != nil {
 		return err
 	}
 	if s.network == "udp" {

@@ -128,7 +128,11 @@ func appendForever(dir string) {
 		os.Exit(1)
 	}
 	begin := time.Now()
-	for i := 0; ; i++ {
+	// The process before may have written samples of later times than it lived.
+	if _, newest, ok := s.Bounds(); ok && newest.After(begin) {
+		begin = newest
+	}
+	for i := 1; ; i++ {
 		if err := s.Append(context.Background(), begin.Add(time.Duration(i)*time.Millisecond), []Sample{{"n", nil, float64(i)}}); err != nil {
 			fmt.Println(err)
 			os.Exit(1)

@@ -21,7 +21,7 @@ import (
 type Addon struct {
 	Name        string    `json:"name" doc:"Name." example:"db"`
 	ID          string    `json:"id" doc:"Id."`
-	Engine      string    `json:"engine" enum:"postgres,valkey,mysql" doc:"Program that it is."`
+	Engine      string    `json:"engine" enum:"postgres,valkey,mysql,s3" doc:"Program that it is."`
 	Version     string    `json:"version,omitempty" doc:"Version of the program that wrote its disk." example:"15"`
 	State       string    `json:"state" enum:"pending,ready,rotating,failed,deleting" doc:"State."`
 	Message     string    `json:"message,omitempty" doc:"What it waits for, or why it failed."`
@@ -99,7 +99,7 @@ func addonBody(resp *addon.AddonResponse, err error) (*body[Addon], error) {
 type createAddonInput struct {
 	Body struct {
 		Name        string `json:"name" minLength:"1" maxLength:"40" pattern:"^[a-z]([a-z0-9-]*[a-z0-9])?$" doc:"Name; the app that runs it has the same." example:"db"`
-		Engine      string `json:"engine,omitempty" enum:"postgres,valkey,mysql" doc:"Program; with a backup that of its addon."`
+		Engine      string `json:"engine,omitempty" enum:"postgres,valkey,mysql,s3" doc:"Program; with a backup that of its addon."`
 		Version     string `json:"version,omitempty" maxLength:"16" doc:"Version of the program; absent: the one that the server's machine has packages of." example:"15"`
 		SizeBytes   int64  `json:"size_bytes,omitempty" minimum:"16777216" maximum:"17592186044416" multipleOf:"4096" doc:"Size of its disk; absent: 10 GiB, with a backup that of the backup." example:"1073741824"`
 		MemoryBytes int64  `json:"memory_bytes,omitempty" minimum:"1" doc:"Memory of its sandbox; absent: 512 MiB."`

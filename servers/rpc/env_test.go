@@ -234,7 +234,7 @@ func (e *env) nodeCalls(log *slog.Logger) sandboxes.Node {
 	}
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	e.must(err)
-	rpcserver.RegisterNode(srv, local)
+	rpcserver.RegisterNode(srv, local, nil)
 	cl := srv.Local(rpc.Identity{Name: "server", Roles: []string{rpc.RoleAdmin}, How: "tunnel"})
 	e.Cleanup(func() {
 		cl.Close()

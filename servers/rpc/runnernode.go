@@ -16,9 +16,9 @@ import (
 )
 
 // RegisterNode makes s serve the sandboxes of this machine to the server whose
-// runner it is.
-func RegisterNode(s *rpc.Server, n sandboxes.Node) {
-	runner.RegisterNode(s, &runnerHandler{node: n})
+// runner it is, and what host reads of the machine; nil: nothing.
+func RegisterNode(s *rpc.Server, n sandboxes.Node, host func() (*runner.Host, error)) {
+	runner.RegisterNode(s, &runnerHandler{node: n, host: host})
 	sandbox.RegisterFiles(s, &fileHandler{func(_ context.Context, sid id.Sandbox, user string) (sandboxfs.FS, error) {
 		return n.Files(sid, sandboxfs.View{User: user}), nil
 	}})
@@ -27,6 +27,7 @@ func RegisterNode(s *rpc.Server, n sandboxes.Node) {
 // runnerHandler serves runner.Node.
 type runnerHandler struct {
 	node      sandboxes.Node
+	host      func() (*runner.Host, error)
 	processes sync.Map // processKey to *sandboxes.Process, of the calls under way
 }
 
@@ -135,6 +136,14 @@ func (h *runnerHandler) Logs(ctx context.Context, req *runner.LogsRequest, st rp
 		return serr
 	}
 	return err
+}
+
+// Host reads what the machine uses.
+func (h *runnerHandler) Host(context.Context) (*runner.Host, error) {
+	if h.host == nil {
+		return nil, errs.New(errs.FailedPrecondition, "this machine is not read")
+	}
+	return h.host()
 }
 
 // Stats reads what a sandbox uses.

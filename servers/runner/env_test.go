@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/runner"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/node"
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
@@ -194,6 +195,7 @@ func (m *machine) start() {
 		defer close(done)
 		m.e.check(Run(ctx, c, Machine{
 			Driver: m.fake.Driver(), Images: m, Logger: m.e.logger,
+			Host:      func() (*runner.Host, error) { return &runner.Host{MemoryBytes: 42}, nil },
 			Registrar: node.Registrar{StateDir: "/", IDFile: filepath.Join(m.dir, "node-id"), CPUMillis: 4000, MemoryBytes: 1 << 40},
 		}))
 	}()

@@ -3,11 +3,13 @@ package runner
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/runner"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity/informer"
@@ -26,6 +28,8 @@ const (
 	// runnerAlive is Limits.KeepAlive of the connections of runners: a runner that
 	// hangs fails its calls after three of it.
 	runnerAlive = 5 * time.Second
+	// hostTime bounds the reading of the machines of all runners.
+	hostTime = 5 * time.Second
 )
 
 // Hub has the connections of runners. It is safe for concurrent use.
@@ -112,6 +116,32 @@ func (h *Hub) Connected(node id.Node) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.clients[node] != nil
+}
+
+// Hosts returns what the machines of the connected runners use. One that does not answer
+// in time, or is of an earlier version, is left out.
+func (h *Hub) Hosts(ctx context.Context) map[id.Node]*runner.Host {
+	h.mu.Lock()
+	clients := maps.Clone(h.clients)
+	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, hostTime)
+	defer cancel()
+	out := map[id.Node]*runner.Host{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for node, cl := range clients {
+		wg.Go(func() {
+			host, err := runner.NewNodeClient(cl).Host(ctx)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[node] = host
+		})
+	}
+	wg.Wait()
+	return out
 }
 
 // link is the connection of a runner, whichever it is when a call is made.

@@ -31,6 +31,7 @@ type Machine struct {
 	Driver execution.Driver
 	Files  execution.FileDriver // the same
 	Images Images
+	Host   func() (*runner.Host, error) // reads what the machine uses
 	// Registrar registers the node; Run sets its store, name and logger.
 	Registrar node.Registrar
 	Stopped   time.Time // as of controllers/sandbox
@@ -92,7 +93,7 @@ func run(ctx context.Context, c *Client, m Machine) error {
 	if err != nil {
 		return err
 	}
-	rpcserver.RegisterNode(srv, ctlsandbox.LocalNode{Driver: driver, FileDriver: m.Files})
+	rpcserver.RegisterNode(srv, ctlsandbox.LocalNode{Driver: driver, FileDriver: m.Files}, m.Host)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.Registrar.Run(ctx) })
 	g.Go(func() error { return informers.Run(ctx) })

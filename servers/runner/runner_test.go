@@ -51,6 +51,9 @@ func TestRunner(t *testing.T) {
 	if err != nil || n.Name != "edge-1" || !n.Spec.Runner || n.Spec.CPUMillis != 4000 || n.Status.Phase != core.NodePhaseReady {
 		t.Errorf("%+v, %v", n, err)
 	}
+	if hosts := e.hub.Hosts(t.Context()); len(hosts) != 1 || hosts[m.node] == nil || hosts[m.node].MemoryBytes != 42 {
+		t.Errorf("machines of runners: %v", hosts)
+	}
 	e.must(entity.Delete(t.Context(), e.store, sb))
 	wait.For(t, "the runner removes a deleted sandbox", func() bool { return len(m.fake.IDs()) == 0 })
 }

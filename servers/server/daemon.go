@@ -125,6 +125,9 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	if err := m.logSinks.open(m, store, reg); err != nil {
 		return err
 	}
+	if err := m.metricSinks.open(m, store, reg); err != nil {
+		return err
+	}
 	sources := openSources(cfg, in, log)
 	c := newControl(cfg, m, store, sources, reg, log)
 	c.workspace, c.traces = settings, traces.Tracer()
@@ -161,6 +164,9 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	g.Go(func() error { return c.egressLog.Run(ctx) })
 	c.recordMetrics(ctx, g, nodeID)
 	for _, d := range m.logSinks.load() {
+		g.Go(func() error { return d.Run(ctx) })
+	}
+	for _, d := range m.metricSinks.list {
 		g.Go(func() error { return d.Run(ctx) })
 	}
 	g.Go(func() error {

@@ -54,14 +54,33 @@ func (c *control) recordMetrics(ctx context.Context, g *errgroup.Group, nodeID i
 		return
 	}
 	r := &metrics.Recorder{
-		Store: c.m.metrics, Informers: c.informers, Stats: c.deps.Sandboxes.Node.Stats, Node: nodeID, Interval: c.cfg.Metrics.Interval,
-		Host: func() (metrics.Host, error) { return readHost(c.m.in) }, Logger: c.logger.With("component", "metrics"),
+		Store: c.m.metrics, Informers: c.informers, Stats: c.deps.Sandboxes.Node.Stats, Interval: c.cfg.Metrics.Interval,
+		Logger: c.logger.With("component", "metrics"),
 	}
+	r.Hosts = func(ctx context.Context) map[id.Node]metrics.Host { return c.readHosts(ctx, nodeID) }
 	if c.cfg.Ingress.HTTPAddress != "" {
 		socket := ingressAdmin(c.m.in)
 		r.Ingress = func(ctx context.Context) ([]*dto.MetricFamily, error) { return ingressMetrics(ctx, socket) }
 	}
 	g.Go(func() error { return r.Run(ctx) })
+}
+
+// readHosts reads this machine, which is a node, and those of the connected runners.
+func (c *control) readHosts(ctx context.Context, this id.Node) map[id.Node]metrics.Host {
+	hosts := map[id.Node]metrics.Host{}
+	for node, h := range c.runners.Hosts(ctx) {
+		hosts[node] = metrics.Host{
+			CPUSeconds: h.CPU.Seconds(), MemoryBytes: h.MemoryBytes, Processes: h.Processes,
+			ReceivedBytes: h.ReceivedBytes, SentBytes: h.SentBytes, DiskBytes: h.DiskBytes,
+		}
+	}
+	h, err := readHost(c.m.in)
+	if err != nil {
+		c.logger.Warn("read the machine", "error", err)
+		return hosts
+	}
+	hosts[this] = h
+	return hosts
 }
 
 // readHost reads what the machine of an installation uses.

@@ -53,6 +53,7 @@ type machine struct {
 	buildLogs   *buildlog.Logs
 	appLogs     *logstore.Store // what apps printed; nil until Run opens it
 	logSinks    logSinks
+	metricSinks metricSinks
 	metrics     *metricstore.Store // history; nil until Run opens it, and if none is kept
 	metricsErr  error              // why it could not be opened
 	volumes     *disks.Volumes

@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"miren.dev/runtime/api/runner"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution/traced"
 	"miren.dev/runtime/controllers/node"
@@ -82,6 +84,7 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 	g.Go(func() error {
 		return gateway.Run(ctx, client, gateway.Machine{
 			Driver: traced.New(m.driver, traces.Tracer()), Files: m.driver, Images: runnerImages{m.images}, Stopped: lastStopped(in), Logger: log, Traces: traces.Tracer(),
+			Host: func() (*runner.Host, error) { return runnerHost(in) },
 			Registrar: node.Registrar{
 				CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, StateDir: in.State(), KeepDisk: cfg.Node.KeepDiskBytes,
 				IDFile: in.State("node-id"),
@@ -91,6 +94,18 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 	err = g.Wait()
 	log.Info("runner stopped; sandboxes go on", "error", err)
 	return err
+}
+
+// runnerHost reads what the machine of a runner uses.
+func runnerHost(in *instance.Instance) (*runner.Host, error) {
+	u, err := readHost(in)
+	if err != nil {
+		return nil, err
+	}
+	return &runner.Host{
+		CPU: time.Duration(u.CPUSeconds * float64(time.Second)), MemoryBytes: u.MemoryBytes, Processes: u.Processes,
+		ReceivedBytes: u.ReceivedBytes, SentBytes: u.SentBytes, DiskBytes: u.DiskBytes,
+	}, nil
 }
 
 // join makes the machine a runner, if it is none.

@@ -112,6 +112,7 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 		resp.Components = append(resp.Components, c)
 	}
 	resp.Components = append(resp.Components, f.c.m.logSinks.status()...)
+	resp.Components = append(resp.Components, f.c.m.metricSinks.status()...)
 	return resp, nil
 }
 

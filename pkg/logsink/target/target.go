@@ -1,4 +1,4 @@
-// Package target reads the URLs by which a configuration names the sinks of logs.
+// Package target reads the URLs by which a configuration names the sinks of logs and of metrics.
 package target
 
 import (
@@ -12,7 +12,7 @@ import (
 
 // Target is what the URL of a sink says.
 type Target struct {
-	Kind        string // otlp, syslog, clickhouse
+	Kind        string // otlp, syslog, clickhouse; of metrics otlp, prometheus
 	Transport   string // http, https; of syslog udp, tcp, tls
 	URL         string // of HTTP requests
 	Address     string // of syslog: host:port
@@ -21,10 +21,64 @@ type Target struct {
 	CAFile      string // certificates of authorities, in PEM; "": those of the machine
 }
 
-// Check returns what is wrong with the URL of a sink.
+// Check returns what is wrong with the URL of a sink of logs.
 func Check(raw string) error {
 	_, err := Parse(raw)
 	return err
+}
+
+// CheckMetrics returns what is wrong with the URL of a sink of metrics.
+func CheckMetrics(raw string) error {
+	_, err := ParseMetrics(raw)
+	return err
+}
+
+// ParseMetrics reads the URL of a sink of metrics.
+func ParseMetrics(raw string) (*Target, error) {
+	p, u, err := read(raw)
+	if err != nil {
+		return nil, err
+	}
+	paths := map[string]string{"otlp": "/v1/metrics", "prometheus": "/api/v1/write"}
+	if paths[p.Kind] == "" || p.Transport != "http" && p.Transport != "https" {
+		return nil, errs.New(errs.InvalidArgument, "%q is neither otlp+http(s) nor prometheus+http(s)", raw)
+	}
+	dest := url.URL{Scheme: p.Transport, Host: u.Host, Path: u.Path}
+	if strings.Trim(dest.Path, "/") == "" {
+		dest.Path = paths[p.Kind]
+	}
+	p.URL = dest.String()
+	return p, nil
+}
+
+// read reads what the URLs of all kinds have: the kind, the transport, the parameters.
+func read(raw string) (*Target, *url.URL, error) {
+	fail := func(format string, args ...any) (*Target, *url.URL, error) {
+		return nil, nil, errs.New(errs.InvalidArgument, format, args...)
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		return fail("%q is no URL", raw)
+	}
+	p := &Target{}
+	p.Kind, p.Transport, _ = strings.Cut(u.Scheme, "+")
+	switch {
+	case u.Host == "":
+		return fail("%q names no server", raw)
+	case u.User != nil:
+		return fail("%q has a password, which a file of headers_file should have", u.Redacted())
+	}
+	for key, values := range u.Query() {
+		switch {
+		case key == "headers_file" && p.Kind != "syslog":
+			p.HeadersFile = values[0]
+		case key == "ca_file":
+			p.CAFile = values[0]
+		default:
+			return fail("%q has the unknown parameter %q", raw, key)
+		}
+	}
+	return p, u, nil
 }
 
 // Name names a sink in metrics, messages and its record: by its kind and server, and a
@@ -41,36 +95,19 @@ func Name(raw string) string {
 
 var ports = map[string]string{"udp": "514", "tcp": "601", "tls": "6514"}
 
-// Parse reads the URL of a sink.
+// Parse reads the URL of a sink of logs.
 func Parse(raw string) (*Target, error) {
 	fail := func(format string, args ...any) (*Target, error) {
 		return nil, errs.New(errs.InvalidArgument, format, args...)
 	}
-	u, err := url.Parse(raw)
-	if err != nil {
-		return fail("%q is no URL", raw)
-	}
-	p := &Target{}
-	p.Kind, p.Transport, _ = strings.Cut(u.Scheme, "+")
+	p, u, err := read(raw)
 	switch {
-	case u.Host == "":
-		return fail("%q names no server", raw)
-	case u.User != nil:
-		return fail("%q has a password, which a file of headers_file should have", u.Redacted())
+	case err != nil:
+		return nil, err
 	case (p.Kind == "otlp" || p.Kind == "clickhouse") && (p.Transport == "http" || p.Transport == "https"):
 	case p.Kind == "syslog" && ports[p.Transport] != "":
 	default:
 		return fail("%q is neither otlp+http(s), syslog+udp, syslog+tcp, syslog+tls nor clickhouse+http(s)", raw)
-	}
-	for key, values := range u.Query() {
-		switch {
-		case key == "headers_file" && p.Kind != "syslog":
-			p.HeadersFile = values[0]
-		case key == "ca_file":
-			p.CAFile = values[0]
-		default:
-			return fail("%q has the unknown parameter %q", raw, key)
-		}
 	}
 	dest := url.URL{Scheme: p.Transport, Host: u.Host, Path: u.Path}
 	switch p.Kind {

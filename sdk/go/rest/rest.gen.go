@@ -21,6 +21,7 @@ import (
 const (
 	AddonEngineMysql    AddonEngine = "mysql"
 	AddonEnginePostgres AddonEngine = "postgres"
+	AddonEngineS3       AddonEngine = "s3"
 	AddonEngineValkey   AddonEngine = "valkey"
 )
 
@@ -45,6 +46,7 @@ const (
 const (
 	AddonDetailsEngineMysql    AddonDetailsEngine = "mysql"
 	AddonDetailsEnginePostgres AddonDetailsEngine = "postgres"
+	AddonDetailsEngineS3       AddonDetailsEngine = "s3"
 	AddonDetailsEngineValkey   AddonDetailsEngine = "valkey"
 )
 
@@ -95,6 +97,7 @@ const (
 const (
 	CreateAddonInputBodyEngineMysql    CreateAddonInputBodyEngine = "mysql"
 	CreateAddonInputBodyEnginePostgres CreateAddonInputBodyEngine = "postgres"
+	CreateAddonInputBodyEngineS3       CreateAddonInputBodyEngine = "s3"
 	CreateAddonInputBodyEngineValkey   CreateAddonInputBodyEngine = "valkey"
 )
 

@@ -1397,7 +1397,7 @@ export interface components {
              * @description Program that it is.
              * @enum {string}
              */
-            engine: "postgres" | "valkey" | "mysql";
+            engine: "postgres" | "valkey" | "mysql" | "s3";
             /** @description Id. */
             id: string;
             /**
@@ -1485,7 +1485,7 @@ export interface components {
              * @description Program that it is.
              * @enum {string}
              */
-            engine: "postgres" | "valkey" | "mysql";
+            engine: "postgres" | "valkey" | "mysql" | "s3";
             /** @description Id. */
             id: string;
             /**
@@ -1953,7 +1953,7 @@ export interface components {
              * @description Program; with a backup that of its addon.
              * @enum {string}
              */
-            engine?: "postgres" | "valkey" | "mysql";
+            engine?: "postgres" | "valkey" | "mysql" | "s3";
             /**
              * Format: int64
              * @description Memory of its sandbox; absent: 512 MiB.

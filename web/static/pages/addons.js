@@ -4,7 +4,7 @@ import { get, post } from "../api.js";
 import { useData } from "../live.js";
 import { Ago, Badge, Empty, ErrorBox, Facts, Link, Loaded, Page, Search, Table, bytes, matches } from "../parts.js";
 
-const engines = { postgres: "PostgreSQL", valkey: "Valkey", mysql: "MariaDB" };
+const engines = { postgres: "PostgreSQL", valkey: "Valkey", mysql: "MariaDB", s3: "Object store (S3)" };
 const engine = (a) => `${engines[a.engine] || a.engine} ${a.version || ""}`;
 
 export function AddonList() {

@@ -1,6 +1,6 @@
 from typing import Literal, cast
 
-AddonDetailsEngine = Literal["mysql", "postgres", "valkey"]
+AddonDetailsEngine = Literal["mysql", "postgres", "s3", "valkey"]
 
 
 def check_addon_details_engine(value: str) -> AddonDetailsEngine:

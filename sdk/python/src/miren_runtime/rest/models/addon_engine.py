@@ -1,6 +1,6 @@
 from typing import Literal, cast
 
-AddonEngine = Literal["mysql", "postgres", "valkey"]
+AddonEngine = Literal["mysql", "postgres", "s3", "valkey"]
 
 
 def check_addon_engine(value: str) -> AddonEngine:

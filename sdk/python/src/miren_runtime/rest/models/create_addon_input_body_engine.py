@@ -1,6 +1,6 @@
 from typing import Literal, cast
 
-CreateAddonInputBodyEngine = Literal["mysql", "postgres", "valkey"]
+CreateAddonInputBodyEngine = Literal["mysql", "postgres", "s3", "valkey"]
 
 
 def check_create_addon_input_body_engine(value: str) -> CreateAddonInputBodyEngine:

@@ -1,0 +1,128 @@
+// Package httpsink sends requests to the system that the URL of a sink names.
+package httpsink
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/headersfile"
+	"miren.dev/runtime/pkg/logsink/target"
+)
+
+// SendTime bounds how long a request may take.
+const SendTime = 30 * time.Second
+
+// maxAnswer is how much of an answer is read, in bytes.
+const maxAnswer = 64 << 10
+
+// Refused is the error of a request of which the server refused a part for good.
+type Refused struct {
+	N       int64  // how many
+	What    string // lines, samples
+	Message string // of the server
+}
+
+func (r *Refused) Error() string {
+	return fmt.Sprintf("the server refused %d %s: %s", r.N, r.What, r.Message)
+}
+
+// Client sends requests with the headers of a target. It is safe for concurrent use.
+type Client struct {
+	client  *http.Client
+	headers map[string]string
+}
+
+// TLS returns the settings of connections to a target. InvalidArgument: its ca_file
+// cannot be used.
+func TLS(p *target.Target) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if p.CAFile == "" {
+		return cfg, nil
+	}
+	pem, err := os.ReadFile(p.CAFile)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "ca_file: %w", err)
+	}
+	cfg.RootCAs = x509.NewCertPool()
+	if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, errs.New(errs.InvalidArgument, "ca_file: %s has no certificate", p.CAFile)
+	}
+	return cfg, nil
+}
+
+// New returns a client for a target. InvalidArgument: one of its files cannot be used.
+func New(p *target.Target) (*Client, error) {
+	headers, err := headersfile.Read(p.HeadersFile)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "headers_file: %w", err)
+	}
+	cfg, err := TLS(p)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{headers: headers, client: &http.Client{
+		Transport: &http.Transport{TLSClientConfig: cfg, Proxy: http.ProxyFromEnvironment, IdleConnTimeout: time.Minute}, Timeout: SendTime,
+	}}, nil
+}
+
+// Close closes the connections.
+func (c *Client) Close() { c.client.CloseIdleConnections() }
+
+// PostGzip compresses a body and sends it as Post does.
+func (c *Client) PostGzip(ctx context.Context, url, contentType string, body []byte) ([]byte, error) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(body); err != nil {
+		return nil, errs.New(errs.Internal, "compress: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, errs.New(errs.Internal, "compress: %w", err)
+	}
+	return c.Post(ctx, url, map[string]string{"Content-Type": contentType, "Content-Encoding": "gzip"}, packed.Bytes())
+}
+
+// Post sends a body and returns the beginning of the answer. The error is
+// InvalidArgument if the server refuses this body, and Unavailable if it may accept it
+// later.
+func (c *Client) Post(ctx context.Context, url string, header map[string]string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "request: %w", err)
+	}
+	for name, value := range c.headers {
+		req.Header.Set(name, value)
+	}
+	for name, value := range header {
+		req.Header.Set(name, value)
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "%w", err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if resp.StatusCode >= 200 && resp.StatusCode <= 299 {
+		if err != nil {
+			return nil, errs.New(errs.Unavailable, "read the answer: %w", err)
+		}
+		return answer, nil
+	}
+	text := strings.ToValidUTF8(string(answer[:min(len(answer), 300)]), "?")
+	class := errs.Unavailable
+	switch resp.StatusCode {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		class = errs.InvalidArgument
+	}
+	return nil, errs.New(class, "the server answered %s: %s", resp.Status, strings.TrimSpace(text))
+}

@@ -1,0 +1,249 @@
+package metricsink
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/metricstore"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// fixture is a history, and a delivery of it to a Prometheus.
+type fixture struct {
+	*testing.T
+	store *metricstore.Store
+	recv  *receiver
+	file  string
+	kind  string
+	start time.Time
+}
+
+func newFixture(t *testing.T, kind string) *fixture {
+	t.Helper()
+	store, err := metricstore.Open(metricstore.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &fixture{T: t, store: store, recv: newReceiver(t), file: filepath.Join(t.TempDir(), "sink.json"), kind: kind, start: time.Now().Add(-10 * time.Minute).Truncate(time.Second)}
+}
+
+// round appends the samples of one time, n rounds after the first.
+func (f *fixture) round(n int) {
+	f.Helper()
+	at := f.at(n)
+	if err := f.store.Append(f.Context(), at, []metricstore.Sample{
+		{Name: "sandbox_cpu_seconds_total", Labels: map[string]string{"app": "app-1", "sandbox": "sb-1"}, Value: float64(n)},
+		{Name: "node_memory_bytes", Labels: map[string]string{"node": "node-1"}, Value: float64(100 * n)},
+	}); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) at(n int) time.Time { return f.start.Add(time.Duration(n) * 15 * time.Second) }
+
+func (f *fixture) delivery() *Delivery {
+	f.Helper()
+	sink, err := New(f.kind + "+" + f.recv.URL)
+	if err != nil {
+		f.Fatal(err)
+	}
+	d, err := NewDelivery(Config{
+		Name: "test", Sink: sink, Store: f.store, File: f.file, Installation: "inst", Logger: slog.New(slog.DiscardHandler),
+		Poll: time.Millisecond, Retry: time.Millisecond,
+		Owner: func(_ context.Context, app string) (string, string, error) {
+			if app != "app-1" {
+				return "", "", errs.New(errs.NotFound, "no app %s", app)
+			}
+			return "default", "shop", nil
+		},
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return d
+}
+
+// drain sends what there is.
+func (f *fixture) drain(d *Delivery) error {
+	f.Helper()
+	for range 1000 {
+		if more, err := d.Round(f.Context()); err != nil || !more {
+			return err
+		}
+	}
+	f.Fatal("there is always more")
+	return nil
+}
+
+// has checks that the receiver has the rounds from one to another, and no others.
+func (f *fixture) has(from, to int) {
+	f.Helper()
+	for n := range 40 {
+		cpu, memory := f.recv.query(f.T, `runtime_sandbox_cpu_seconds_total`, f.at(n)), f.recv.query(f.T, `runtime_node_memory_bytes`, f.at(n))
+		want := 0
+		if n >= from && n <= to {
+			want = 1
+		}
+		if len(cpu) != want || len(memory) != want || want == 1 && (cpu[0].F != float64(n) || memory[0].F != float64(100*n)) {
+			f.Fatalf("round %d: cpu %v, memory %v; want those of %d to %d", n, cpu, memory, from, to)
+		}
+	}
+}
+
+// TestDelivery: a new sink gets the samples from then on, once; one that fails gets them
+// later; refused ones are counted and not sent again.
+func TestDelivery(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			f := newFixture(t, kind)
+			f.round(0)
+			d := f.delivery()
+			for n := 1; n <= 20; n++ {
+				f.round(n)
+			}
+			if err := f.drain(d); err != nil {
+				t.Fatal(err)
+			}
+			f.has(1, 19) // the newest waits for the next
+			if s := d.Stats(); s.Sent != 2*19 || s.Refused != 0 || s.Lost != 0 {
+				t.Errorf("%+v", s)
+			}
+			if kind == "prometheus" {
+				if got := f.recv.query(t, `runtime_sandbox_cpu_seconds_total`, f.at(5))[0].Metric.Map(); got["app"] != "shop" || got["project"] != "default" || got["sandbox"] != "sb-1" || got["installation"] != "inst" {
+					t.Errorf("labels %v", got)
+				}
+			}
+			f.recv.fails.Store(http.StatusServiceUnavailable)
+			f.round(21)
+			f.round(22)
+			if err := f.drain(d); !errs.Is(err, errs.Unavailable) {
+				t.Fatalf("%v", err)
+			}
+			f.recv.fails.Store(0)
+			d = f.delivery() // the next process
+			if err := f.drain(d); err != nil {
+				t.Fatal(err)
+			}
+			f.has(1, 21)
+			f.recv.fails.Store(http.StatusBadRequest)
+			f.round(23)
+			if err := f.drain(d); err != nil {
+				t.Fatal(err)
+			}
+			f.recv.fails.Store(0)
+			f.round(24)
+			if err := f.drain(d); err != nil {
+				t.Fatal(err)
+			}
+			if s := f.delivery().Stats(); s.Refused != 2 || s.Sent != 2*22 {
+				t.Errorf("the record has %+v", s)
+			}
+		})
+	}
+}
+
+// TestKilledDelivery: a process that is killed after a request and before its record
+// sends the samples of that time again, and the receiver has each once.
+func TestKilledDelivery(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			f := newFixture(t, kind)
+			f.round(0)
+			f.delivery() // its record
+			for n := 1; n <= 10; n++ {
+				f.round(n)
+			}
+			for range 30 {
+				d := f.delivery()
+				moments, err := f.store.Samples(t.Context(), d.state.At, f.at(9))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(moments) == 0 {
+					break
+				}
+				if _, err := d.send(t.Context(), moments[0], map[string][2]string{}); err != nil {
+					t.Fatal(err) // and the process is gone
+				}
+				d = f.delivery()
+				did, err := d.send(t.Context(), moments[0], map[string][2]string{})
+				if err != nil || did.Refused != 0 {
+					t.Fatalf("sent again: %+v %v", did, err)
+				}
+				if err := d.advance(moments[0].At, did); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.has(1, 9)
+		})
+	}
+}
+
+// TestRunTellsWhyItWaits: the state has the error while a sink fails, and no error after.
+func TestRunTellsWhyItWaits(t *testing.T) {
+	f := newFixture(t, "otlp")
+	f.round(0)
+	d := f.delivery()
+	f.recv.fails.Store(http.StatusBadGateway)
+	f.round(1)
+	f.round(2)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	wait.NoError(t, "the state tells the error", func() error {
+		if s := d.Stats(); !strings.Contains(s.Error, "502") {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	f.recv.fails.Store(0)
+	wait.NoError(t, "it works again", func() error {
+		if s := d.Stats(); s.Error != "" || s.Sent != 2 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLostSamples: the time that the retention deleted before it was sent is told.
+func TestLostSamples(t *testing.T) {
+	f := newFixture(t, "prometheus")
+	f.round(0)
+	d := f.delivery()
+	f.round(1)
+	f.round(2)
+	if err := f.drain(d); err != nil {
+		t.Fatal(err)
+	}
+	store, err := metricstore.Open(metricstore.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	f.store = store // the samples until round 29 were deleted
+	f.round(30)
+	f.round(31)
+	d = f.delivery()
+	if err := f.drain(d); err != nil {
+		t.Fatal(err)
+	}
+	if s := d.Stats(); s.Lost != f.at(30).Sub(f.at(1)) || s.Sent != 4 {
+		t.Errorf("%+v", s)
+	}
+}
