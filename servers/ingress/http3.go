@@ -305,7 +305,12 @@ func findBody(w http.ResponseWriter, r *http.Request, limit time.Duration) error
 		r.Body = http.NoBody
 		return nil
 	}
-	if r.ContentLength > 0 || !idempotent(r) || r.Method == http.MethodPut {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodDelete, http.MethodOptions, http.MethodTrace:
+	default: // its body may begin when the answer has
+		return nil
+	}
+	if r.ContentLength > 0 {
 		return nil
 	}
 	c := http.NewResponseController(w)
