@@ -2,16 +2,20 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"miren.dev/runtime/testsupport/oidctest"
+	"miren.dev/runtime/testsupport/tlstest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -63,7 +67,48 @@ func testTCPRoute(t *testing.T, s *server, app string, port int) {
 		}
 		return nil
 	}, wait.Within(converge))
+	if res := s.try(t, "", "route", "set", "--tcp", number, "--host", "own.example.com", "--passthrough", "--app", app); res.Code == 0 || !strings.Contains(res.Stderr, "gets every connection") {
+		t.Errorf("a name at a port that has a route for all: %s", res)
+	}
 	s.r(t, "", "route", "delete", "--tcp", number)
+	testTCPByName(t, s, app, number)
+}
+
+// testTCPByName leads connections of one port to services by the server name of TLS.
+func testTCPByName(t *testing.T, s *server, app, number string) {
+	ca, dir := tlstest.New(t), t.TempDir()
+	chain, key := ca.Issue(t, "db.example.com")
+	for name, text := range map[string]string{"cert.pem": chain, "key.pem": key} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.r(t, dir, "certificate", "set", "db", "--cert", "cert.pem", "--key", "key.pem")
+	contains(t, "route set --host", s.r(t, "", "route", "set", "--tcp", number, "--host", "db.example.com", "--tls", "--app", app, "--service", "web"), "db.example.com at port "+number)
+	s.r(t, "", "route", "set", "--tcp", number, "--host", "own.example.com", "--passthrough", "--app", app, "--service", "web")
+	contains(t, "route list", s.r(t, "", "route", "list"), "tcp:"+number+"/db.example.com", "tcp:"+number+"/own.example.com")
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "db.example.com"}}
+	defer tr.CloseIdleConnections()
+	wait.NoError(t, "the app answers by the name", func() error {
+		resp, err := (&http.Client{Transport: tr, Timeout: wait.Limit}).Get("https://127.0.0.1:" + number + "/")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s", resp.Status)
+		}
+		return nil
+	}, wait.Within(converge))
+	if c, err := tls.Dial("tcp", "127.0.0.1:"+number, &tls.Config{RootCAs: ca.Pool(), ServerName: "other.example.com"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+		if err == nil {
+			c.Close()
+		}
+		t.Errorf("a name without a route: %v", err)
+	}
+	s.r(t, "", "route", "delete", "--tcp", number, "--host", "own.example.com")
+	s.r(t, "", "route", "delete", "--tcp", number, "--host", "db.example.com")
+	s.r(t, "", "certificate", "delete", "db")
 }
 
 // testRoutesGuide runs the commands of docs/routes.md for an app that serves.

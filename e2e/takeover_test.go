@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,12 @@ import (
 // killed before it serves changes nothing. A connection to the replaced process goes on
 // when the server, too, is replaced.
 func TestIngressTakeover(t *testing.T) {
-	s := own(t, "takeover")
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	s := own(t, "takeover", "--ingress-https-address", address)
 	name, dir := "app", copyExample(t, "go-http")
 	edit(t, filepath.Join(dir, "main.go"), "	r.Get(\"/healthz\"", scaledApp)
 	s.r(t, dir, "app", "deploy", "--app", name)
@@ -30,6 +36,7 @@ func TestIngressTakeover(t *testing.T) {
 	for range 3 {
 		stops = append(stops, s.watchApp(name))
 	}
+	stops = append(stops, s.watchHTTP3(t, name, address))
 	first := s.pid(t, "ingress")
 
 	// A successor that is killed while it stands by.

@@ -941,12 +941,18 @@ type SetTCPRouteRequest struct {
 	// The ingress ends TLS, with the certificate of the project for the name that the client
 	// asks for. (default false)
 	TLS bool `cbor:"8,keyasint" json:"tls"`
+	// Server name of TLS whose connections it gets, exact or *.suffix; it needs tls or
+	// passthrough. Absent: all connections of the port.
+	Host string `cbor:"9,keyasint,omitempty" json:"host,omitempty"`
+	// The service ends TLS; it needs host. (default false)
+	Passthrough bool `cbor:"10,keyasint" json:"passthrough"`
 }
 
 // SetDefaults sets every field that has a default.
 func (x *SetTCPRouteRequest) SetDefaults() {
 	x.ProxyProtocol = false
 	x.TLS = false
+	x.Passthrough = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -980,6 +986,8 @@ type DeleteTCPRouteRequest struct {
 	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
 	// The port.
 	Port int64 `cbor:"2,keyasint" json:"port" schema:"required"`
+	// Server name of the route; absent: the one for all connections of the port.
+	Host string `cbor:"3,keyasint,omitempty" json:"host,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

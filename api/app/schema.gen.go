@@ -2940,12 +2940,18 @@ type TCPRoute struct {
 type TCPRouteSpec struct {
 	// The port of the ingress.
 	Port int64 `cbor:"1,keyasint" json:"port" schema:"required"`
-	// The port, so that each exists once.
+	// The port, with /host if it has one, so that each exists once.
 	Key string `cbor:"2,keyasint" json:"key" schema:"required"`
 	// The app.
 	App id.App `cbor:"3,keyasint" json:"app" schema:"required"`
 	// Service of the app, whose port gets the connections. (default web)
 	Service string `cbor:"4,keyasint" json:"service"`
+	// Server name of TLS (SNI) whose connections it gets, exact or *.suffix; absent: all
+	// connections of the port.
+	Host string `cbor:"9,keyasint,omitempty" json:"host,omitempty"`
+	// The service ends TLS. The ingress reads the server name only. It needs host. (default
+	// false)
+	Passthrough bool `cbor:"10,keyasint" json:"passthrough"`
 	// Networks whose clients the ingress admits; absent: all.
 	Allow []string `cbor:"5,keyasint,omitempty" json:"allow,omitempty"`
 	// Time without a byte in either direction after which a connection is ended. (default
@@ -2962,6 +2968,7 @@ type TCPRouteSpec struct {
 // SetDefaults sets every field that has a default.
 func (x *TCPRouteSpec) SetDefaults() {
 	x.Service = "web"
+	x.Passthrough = false
 	x.IdleTimeout = 1 * time.Hour
 	x.ProxyProtocol = false
 	x.TLS = false
@@ -2994,6 +3001,9 @@ func (x *TCPRouteSpec) ValidateFields(v *schema.Validator) {
 	if x.App != "" {
 		v.Ref("app", string(x.App))
 	}
+	if x.Host != "" {
+		v.MaxLen("host", len(x.Host), 253)
+	}
 	schema.CheckMin(v, "idle_timeout", x.IdleTimeout, 1*time.Second)
 	schema.CheckMax(v, "idle_timeout", x.IdleTimeout, 24*time.Hour)
 }
@@ -3022,6 +3032,8 @@ const (
 	TCPRouteAttrKey           = "spec.key"
 	TCPRouteAttrApp           = "spec.app"
 	TCPRouteAttrService       = "spec.service"
+	TCPRouteAttrHost          = "spec.host"
+	TCPRouteAttrPassthrough   = "spec.passthrough"
 	TCPRouteAttrAllow         = "spec.allow"
 	TCPRouteAttrIdleTimeout   = "spec.idle_timeout"
 	TCPRouteAttrProxyProtocol = "spec.proxy_protocol"
@@ -3087,9 +3099,11 @@ var TCPRouteKind = &schema.Kind{
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewTCPRoute()) },
 	Attrs: []schema.Attr{
 		{Path: "spec.port", Number: 1, Type: "int", Doc: "The port of the ingress.", Required: true},
-		{Path: "spec.key", Number: 2, Type: "string", Doc: "The port, so that each exists once.", Required: true, Unique: true},
+		{Path: "spec.key", Number: 2, Type: "string", Doc: "The port, with /host if it has one, so that each exists once.", Required: true, Unique: true},
 		{Path: "spec.app", Number: 3, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
 		{Path: "spec.service", Number: 4, Type: "string", Doc: "Service of the app, whose port gets the connections.", Default: "web"},
+		{Path: "spec.host", Number: 9, Type: "string", Doc: "Server name of TLS (SNI) whose connections it gets, exact or *.suffix; absent: all connections of the port."},
+		{Path: "spec.passthrough", Number: 10, Type: "bool", Doc: "The service ends TLS. The ingress reads the server name only. It needs host.", Default: "false"},
 		{Path: "spec.allow", Number: 5, Type: "list of string", Doc: "Networks whose clients the ingress admits; absent: all."},
 		{Path: "spec.idle_timeout", Number: 6, Type: "duration", Doc: "Time without a byte in either direction after which a connection is ended.", Default: "1h0m0s"},
 		{Path: "spec.proxy_protocol", Number: 7, Type: "bool", Doc: "Each connection to the service begins with a PROXY header (version 2), which names the client.", Default: "false"},
@@ -3099,6 +3113,10 @@ var TCPRouteKind = &schema.Kind{
 		{Title: "PORT", Value: func(obj schema.Object, _ time.Time) string {
 			o := obj.(*TCPRoute)
 			return schema.Cell(o.Spec.Port)
+		}},
+		{Title: "HOST", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TCPRoute)
+			return schema.Cell(o.Spec.Host)
 		}},
 		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
 			o := obj.(*TCPRoute)

@@ -57,9 +57,15 @@ func (o *options) print(ctx context.Context, routes []*app.Route) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(ports, func(a, b *app.TCPRoute) int { return cmp.Compare(a.Spec.Port, b.Spec.Port) })
+	slices.SortFunc(ports, func(a, b *app.TCPRoute) int {
+		return cmp.Or(cmp.Compare(a.Spec.Port, b.Spec.Port), cmp.Compare(a.Spec.Host, b.Spec.Host))
+	})
 	for _, r := range ports {
-		rows = append(rows, []string{"tcp:" + strconv.FormatInt(r.Spec.Port, 10), "", names[r.Spec.App], r.Spec.Service, schema.CellAge(r.CreatedAt, time.Now())})
+		host := "tcp:" + strconv.FormatInt(r.Spec.Port, 10)
+		if r.Spec.Host != "" {
+			host += "/" + r.Spec.Host
+		}
+		rows = append(rows, []string{host, "", names[r.Spec.App], r.Spec.Service, schema.CellAge(r.CreatedAt, time.Now())})
 	}
 	o.Table([]string{"HOST", "PATH", "APP", "SERVICE", "AGE"}, rows)
 	return nil
@@ -70,8 +76,8 @@ func newSet(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "set [HOST]",
 		Short:   "Route a host and path, or a TCP port, to an app",
-		Long:    "Routes a host (* for every host without a route), and a path prefix of it, to a service of an app. With --tcp it routes a port of the ingress instead, to the service's port.",
-		Example: "  r route set shop.example.com --app shop\n  r route set example.com --path /api --app shop --service api\n  r route set --tcp 20000 --app shop --service db --idle 30m",
+		Long:    "Routes a host (* for every host without a route), and a path prefix of it, to a service of an app. With --tcp it routes a port of the ingress instead, to the service's port; with --host also only the connections whose TLS names that server.",
+		Example: "  r route set shop.example.com --app shop\n  r route set example.com --path /api --app shop --service api\n  r route set --tcp 20000 --app shop --service db --idle 30m\n  r route set --tcp 20001 --host db.example.com --passthrough --app shop --service db",
 		Args:    command.Args(0, 1, "HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			host, err := o.tcp.host(cmd, args)

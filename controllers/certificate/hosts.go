@@ -40,6 +40,7 @@ type Hosts struct {
 	Logger    *slog.Logger
 
 	routes informer.Informer[app.Route, *app.Route]
+	ports  informer.Informer[app.TCPRoute, *app.TCPRoute]
 	certs  informer.Informer[certificate.Certificate, *certificate.Certificate]
 	orders informer.Informer[certificate.CertificateOrder, *certificate.CertificateOrder]
 }
@@ -47,6 +48,7 @@ type Hosts struct {
 // Controller describes it to the controller runtime.
 func (h *Hosts) Controller() kit.Controller {
 	h.routes = informer.Of[app.Route](h.Informers)
+	h.ports = informer.Of[app.TCPRoute](h.Informers)
 	h.certs = informer.Of[certificate.Certificate](h.Informers)
 	h.orders = informer.Of[certificate.CertificateOrder](h.Informers)
 	key := kit.Key(hostsKey)
@@ -54,6 +56,7 @@ func (h *Hosts) Controller() kit.Controller {
 		Name: "certificate-host", Reconcile: h.Reconcile,
 		Watches: []kit.Source{
 			kit.Map(func(*app.Route) []schema.ID { return key }),
+			kit.Map(func(*app.TCPRoute) []schema.ID { return key }),
 			kit.Map(func(*certificate.Certificate) []schema.ID { return key }),
 			kit.Map(func(*certificate.CertificateOrder) []schema.ID { return key }),
 		},
@@ -71,7 +74,7 @@ func (h *Hosts) Reconcile(ctx context.Context, _ schema.ID) (time.Duration, erro
 	}
 	// The informers show one revision: an order that is there was made for a route
 	// that was there before it.
-	wanted := certificates.Wanted(h.routes.List(), h.certs.List(), h.Domains, time.Now())
+	wanted := certificates.Wanted(certificates.HostsOf(h.routes.List(), h.ports.List()), h.certs.List(), h.Domains, time.Now())
 	for _, o := range h.orders.List() {
 		if wanted[o.Spec.Host] == o.Project {
 			delete(wanted, o.Spec.Host)

@@ -109,7 +109,7 @@ func (r *Reconciler) Controller() kit.Controller {
 			kit.Map(func(t *addon.AddonAttachment) []id.Deployment { return active(t.Spec.App) }),
 		},
 		Access: kit.Access{
-			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind, disk.DiskKind, disk.DiskMountKind, addon.AddonKind, app.RouteKind, certificate.CertificateKind},
+			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind, disk.DiskKind, disk.DiskMountKind, addon.AddonKind, app.RouteKind, app.TCPRouteKind, certificate.CertificateKind},
 			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind, disk.DiskKind, addon.AddonKind, addon.AddonAttachmentKind, app.AppKind, app.RouteKind},
 			Deletes: []*schema.Kind{app.DeployLeaseKind, app.RouteKind},
 			Owns: slices.Concat(

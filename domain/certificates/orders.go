@@ -30,6 +30,18 @@ func OrderName(host string) string {
 	return label + "-" + hex.EncodeToString(sum[:3])
 }
 
+// HostsOf returns routes, and one for each server name for which the ingress ends TLS at a port:
+// it needs a certificate as a route of HTTP does.
+func HostsOf(list []*app.Route, ports []*app.TCPRoute) []*app.Route {
+	all := slices.Clone(list)
+	for _, p := range ports {
+		if p.Spec.Host != "" && p.Spec.TLS {
+			all = append(all, &app.Route{Meta: p.Meta, Spec: app.RouteSpec{Host: p.Spec.Host, App: p.Spec.App}})
+		}
+	}
+	return all
+}
+
 // Wanted returns the hosts for which certificates are to be ordered, with their
 // projects: those of routes, by the project that has the host, which have no
 // certificate that a user set. With domains only hosts in them count, otherwise

@@ -80,7 +80,7 @@ func overlap(a, b string) bool {
 	return !c.Add(b, "b")
 }
 
-// rival returns a host of a route or a certificate of another project that overlaps
+// rival returns a host of a route, also of a port, or a certificate of another project that overlaps
 // with host, and is older than a revision (0: of any age); "" if there is none.
 func (s *Service) rival(ctx context.Context, project schema.ID, host string, before schema.Revision) (string, error) {
 	older := func(m *schema.Meta) bool { return m.Project != project && (before == 0 || m.CreateRevision < before) }
@@ -103,6 +103,15 @@ func (s *Service) rival(ctx context.Context, project schema.ID, host string, bef
 			if older(&o.Meta) && overlap(o.Spec.Host, host) {
 				return o.Spec.Host, nil
 			}
+		}
+	}
+	ports, _, err := entity.List[app.TCPRoute](ctx, s.Store, entity.Query{})
+	if err != nil {
+		return "", err
+	}
+	for _, o := range ports {
+		if o.Spec.Host != "" && older(&o.Meta) && overlap(o.Spec.Host, host) {
+			return o.Spec.Host, nil
 		}
 	}
 	list, _, err := entity.List[certificate.Certificate](ctx, s.Store, entity.Query{})

@@ -54,13 +54,17 @@ type SetTCPRequest struct {
 	Allow         []string
 	IdleTimeout   *time.Duration
 	ProxyProtocol bool
-	TLS           bool // the ingress ends TLS
+	TLS           bool   // the ingress ends TLS
+	Host          string // server name of TLS, exact or *.suffix; "": every connection
+	Passthrough   bool   // the service ends TLS; needs Host
 }
 
-// SetTCP creates the route of a port, or replaces what it says. Errors:
-// FailedPrecondition for a port that the operator does not give to projects,
-// AlreadyExists if it belongs to another project, NotFound if the app does not exist,
-// InvalidArgument for a network or time that it cannot have.
+// SetTCP creates the route of a port, or of a server name at a port, or replaces what it says.
+// A port has either one route, which gets every connection, or routes of server names, also of
+// several projects. Errors: FailedPrecondition for a port that the operator does not give to
+// projects, AlreadyExists if the port or the name belongs to another project, or the port has
+// routes of the other form, NotFound if the app does not exist, InvalidArgument for a network,
+// time, name or combination that it cannot have.
 func (s *Service) SetTCP(ctx context.Context, req SetTCPRequest) (*app.TCPRoute, error) {
 	a, err := s.Apps.Find(ctx, req.Project, req.App)
 	if err != nil {
@@ -76,9 +80,13 @@ func (s *Service) SetTCP(ctx context.Context, req SetTCPRequest) (*app.TCPRoute,
 	if t := req.IdleTimeout; t != nil && (*t < app.MinRouteTimeout || *t > app.MaxRouteTimeout) {
 		return nil, errs.New(errs.InvalidArgument, "idle timeout %v is not between %v and %v", *t, app.MinRouteTimeout, app.MaxRouteTimeout)
 	}
+	host, err := req.host()
+	if err != nil {
+		return nil, err
+	}
 	spec := app.NewTCPRoute().Spec
-	spec.Port, spec.Key, spec.App, spec.Allow = req.Port, strconv.FormatInt(req.Port, 10), a.GetID(), req.Allow
-	spec.ProxyProtocol, spec.TLS = req.ProxyProtocol, req.TLS
+	spec.Port, spec.Host, spec.Key, spec.App, spec.Allow = req.Port, host, tcpKey(req.Port, host), a.GetID(), req.Allow
+	spec.ProxyProtocol, spec.TLS, spec.Passthrough = req.ProxyProtocol, req.TLS && !req.Passthrough, req.Passthrough
 	if req.Service != "" {
 		spec.Service = req.Service
 	}
@@ -86,20 +94,28 @@ func (s *Service) SetTCP(ctx context.Context, req SetTCPRequest) (*app.TCPRoute,
 		spec.IdleTimeout = *req.IdleTimeout
 	}
 	var r *app.TCPRoute
-	taken := 0
+	tries := 0
 	err = entity.Retry(ctx, func() (err error) {
-		r, err = s.findTCP(ctx, req.Port)
+		r, err = s.findTCP(ctx, req.Port, host)
 		switch {
 		case errs.Is(err, errs.NotFound):
 			r = app.NewTCPRoute()
 			r.Project, r.Spec = a.Project, spec
+			if err := s.claimedTCP(ctx, r); err != nil {
+				return err
+			}
 			err = entity.Create(ctx, s.Store, r)
-			if taken++; errs.Is(err, errs.AlreadyExists) && taken < maxTaken { // created since find
+			if tries++; errs.Is(err, errs.AlreadyExists) && tries < maxTaken { // created since find
 				return errs.New(errs.Conflict, "%w", err)
 			}
-			return err
+			if err != nil {
+				return err
+			}
+			return s.settleTCP(ctx, r)
 		case err != nil:
 			return err
+		case r.Project != a.Project && host != "":
+			return taken(host, host)
 		case r.Project != a.Project:
 			return errs.New(errs.AlreadyExists, "port %d belongs to another project", req.Port).WithHint("choose another, or have it deleted there")
 		}
@@ -112,16 +128,98 @@ func (s *Service) SetTCP(ctx context.Context, req SetTCPRequest) (*app.TCPRoute,
 	return r, nil
 }
 
-// DeleteTCP deletes the route of a port. NotFound if there is none in the project.
-func (s *Service) DeleteTCP(ctx context.Context, project string, port int64) error {
+// host returns the server name of a request in normal form, "" if it has none.
+func (req *SetTCPRequest) host() (string, error) {
+	if req.Host == "" {
+		if req.Passthrough {
+			return "", errs.New(errs.InvalidArgument, "TLS is passed through by server name, and the route names no host").
+				WithHint("a route without a host and without TLS passes on whatever clients send")
+		}
+		return "", nil
+	}
+	host, _, err := normalize(req.Host, "")
+	switch {
+	case err != nil:
+		return "", err
+	case host == "*":
+		return "", errs.New(errs.InvalidArgument, "the host * is for HTTP").WithHint("a route of a port without a host gets every connection")
+	case !req.TLS && !req.Passthrough:
+		return "", errs.New(errs.InvalidArgument, "the route of %s at port %d has no TLS, which is what names the host", host, req.Port).
+			WithHint("the ingress ends TLS (--tls), or the service does (--passthrough)")
+	}
+	return host, nil
+}
+
+func tcpKey(port int64, host string) string {
+	key := strconv.FormatInt(port, 10)
+	if host != "" {
+		key += "/" + host
+	}
+	return key
+}
+
+// claimedTCP refuses a route of a port that is to be made and contradicts others.
+func (s *Service) claimedTCP(ctx context.Context, r *app.TCPRoute) error {
+	if err := s.otherForm(ctx, r); err != nil || r.Spec.Host == "" {
+		return err
+	}
+	return s.MayClaim(ctx, r.Project, r.Spec.Host)
+}
+
+// settleTCP keeps a route that was made only if it contradicts no older one: of two that were
+// made at the same time the older one stays.
+func (s *Service) settleTCP(ctx context.Context, r *app.TCPRoute) error {
+	why := s.otherForm(ctx, r)
+	if why == nil && r.Spec.Host != "" {
+		why = s.HasOlder(ctx, r.Project, r.Spec.Host, r.CreateRevision)
+	}
+	if !errs.Is(why, errs.AlreadyExists) {
+		return why // the ingress ignores the younger route too
+	}
+	if err := entity.Delete(ctx, s.Store, r); err != nil && !errs.Is(err, errs.NotFound) {
+		return err
+	}
+	return why
+}
+
+// otherForm returns AlreadyExists if the port of a route has an older one of the other form:
+// for every connection, or by server name.
+func (s *Service) otherForm(ctx context.Context, r *app.TCPRoute) error {
+	list, err := s.ofPort(ctx, r.Spec.Port)
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		if (o.Spec.Host == "") == (r.Spec.Host == "") || r.CreateRevision != 0 && o.CreateRevision > r.CreateRevision {
+			continue
+		}
+		if o.Spec.Host == "" {
+			return errs.New(errs.AlreadyExists, "port %d has a route without a host, which gets every connection", r.Spec.Port).
+				WithHint("choose another port, or have that route deleted (`r route delete --tcp %d`)", r.Spec.Port)
+		}
+		return errs.New(errs.AlreadyExists, "port %d has routes by server name, so no route can get every connection", r.Spec.Port).
+			WithHint("give --host, or choose another port")
+	}
+	return nil
+}
+
+// DeleteTCP deletes the route of a port, or of a server name at it. NotFound if there is none in
+// the project.
+func (s *Service) DeleteTCP(ctx context.Context, project string, port int64, host string) error {
+	if host != "" {
+		var err error
+		if host, _, err = normalize(host, ""); err != nil {
+			return err
+		}
+	}
 	pid, err := projects.Find(ctx, s.Store, project)
 	if err != nil {
 		return err
 	}
 	return entity.Retry(ctx, func() error {
-		r, err := s.findTCP(ctx, port)
+		r, err := s.findTCP(ctx, port, host)
 		if err == nil && r.Project != pid {
-			err = noTCP(port)
+			err = noTCP(port, host)
 		}
 		if err != nil {
 			return err
@@ -130,19 +228,34 @@ func (s *Service) DeleteTCP(ctx context.Context, project string, port int64) err
 	})
 }
 
-func noTCP(port int64) error {
-	return errs.New(errs.NotFound, "there is no route of port %d in this project", port).WithHint("`r route list` lists them")
+func noTCP(port int64, host string) error {
+	e := errs.New(errs.NotFound, "there is no route of port %d in this project", port)
+	if host != "" {
+		e = errs.New(errs.NotFound, "there is no route of %s at port %d in this project", host, port)
+	}
+	return e.WithHint("`r route list` lists them")
 }
 
-func (s *Service) findTCP(ctx context.Context, port int64) (*app.TCPRoute, error) {
-	list, _, err := entity.List[app.TCPRoute](ctx, s.Store, entity.Query{})
+func (s *Service) findTCP(ctx context.Context, port int64, host string) (*app.TCPRoute, error) {
+	list, err := s.ofPort(ctx, port)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range list {
-		if r.Spec.Port == port {
+		if r.Spec.Host == host {
 			return r, nil
 		}
 	}
-	return nil, noTCP(port)
+	return nil, noTCP(port, host)
+}
+
+// ofPort returns the routes of a port.
+func (s *Service) ofPort(ctx context.Context, port int64) (list []*app.TCPRoute, err error) {
+	all, _, err := entity.List[app.TCPRoute](ctx, s.Store, entity.Query{})
+	for _, r := range all {
+		if r.Spec.Port == port {
+			list = append(list, r)
+		}
+	}
+	return list, err
 }

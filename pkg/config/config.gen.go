@@ -131,6 +131,7 @@ type Ingress struct {
 	HTTPAddress    string        // host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.
 	HTTPSAddress   string        // host:port to listen on for HTTPS, with the certificates of projects (r certificate set). 0.0.0.0:443 serves the world; empty: no HTTPS.
 	HTTPSRedirect  bool          // With https_address: HTTP requests for a host that has a certificate are redirected to HTTPS.
+	Http3          bool          // With https_address: the same port of UDP serves HTTP/3, and answers by HTTPS tell clients of it (Alt-Svc).
 	User           string        // System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.
 	LocalDomains   []string      // Domains under which every app answers as <app>.<domain> without a route, and every preview of a sandbox as <port>-<sandbox>.<domain>; empty: localhost.
 	HoldTimeout    time.Duration // How long a request waits for a sandbox to become ready.
@@ -357,6 +358,8 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HTTPSAddress }},
 	{Path: "ingress.https_redirect", Type: "bool", Default: "true", Doc: "With https_address: HTTP requests for a host that has a certificate are redirected to HTTPS.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HTTPSRedirect }},
+	{Path: "ingress.http3", Type: "bool", Default: "true", Doc: "With https_address: the same port of UDP serves HTTP/3, and answers by HTTPS tell clients of it (Alt-Svc).", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.Http3 }},
 	{Path: "ingress.user", Type: "string", Default: "runtime-ingress", Doc: "System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^([a-z_][a-z0-9_-]*|[1-9][0-9]*)$"),
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Ingress.User }},

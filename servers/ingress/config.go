@@ -44,6 +44,9 @@ type Config struct {
 
 	NoRedirect bool // hosts with a certificate answer by HTTP too
 
+	NoHTTP3   bool   // the UDP ports of HTTPSAddrs are not used
+	HTTP3File string // where the secret is kept by which clients of a killed process learn that it is gone; empty: nowhere
+
 	Reader entity.Reader // the store; nil: only the table on disk
 	// Wake resumes the sandbox of a preview, if it is paused, and returns without
 	// waiting for that. Nil: requests for paused sandboxes fail.

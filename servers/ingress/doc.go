@@ -52,6 +52,9 @@
 // leads to it; or when the old one drains, or the connection has ended. Until the old
 // one has ended its requests, the admin interface adds what it reports.
 //
+// UDP sockets with HTTP/3 are passed too (package quicsocket). The old process reads them
+// no longer, and gets the packets of its connections from the new one.
+//
 // # Locks
 //
 // Requests take no lock but the one of a sandbox's idle connections. The

@@ -3,6 +3,7 @@ package ingress
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"miren.dev/runtime/pkg/schema"
@@ -52,6 +53,9 @@ func (in *Ingress) drain(ctx context.Context, srv *http.Server) {
 	}
 	stopWaiting := time.AfterFunc(waiting, func() { close(in.stopping) })
 	defer stopWaiting.Stop()
+	var http3 sync.WaitGroup
+	defer http3.Wait()
+	http3.Go(func() { in.http3.drain(drain, limit) })
 	if in.successors.Load() > 0 {
 		in.draining.Store(true)
 		in.cfg.Logger.Info("a successor serves; requests under way go on", "limit", limit)
@@ -79,7 +83,7 @@ func (in *Ingress) awaitConnections(ctx context.Context, limit time.Duration) {
 	defer end.Stop()
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
-	for in.conns.Load() > in.tunnels.count() {
+	for in.conns.Load() > in.tunnels.count()+in.http3.count() {
 		select {
 		case <-tick.C:
 		case <-end.C:
@@ -101,9 +105,9 @@ func (in *Ingress) noPredecessor() <-chan struct{} {
 }
 
 // sendElsewhere has the client connect again, to the successor. By HTTP/2 other
-// streams of the connection go on.
-func (in *Ingress) sendElsewhere(h http.Header) {
-	if in.draining.Load() {
+// streams of the connection go on. HTTP/3 has no such header.
+func (x *exchange) sendElsewhere(h http.Header) {
+	if x.in.draining.Load() && x.r.ProtoMajor < 3 {
 		h["Connection"] = []string{"close"}
 	}
 }

@@ -46,6 +46,7 @@ type Ingress struct {
 	listeners []net.Listener
 	secure    []net.Listener // for HTTPS
 	httpsPort int            // of the first of them; 0: none. Set before requests are served
+	http3     *http3Server   // nil: none. Set before requests are served
 	admin     *adminListener
 }
 
@@ -104,11 +105,12 @@ func (in *Ingress) Listen(ctx context.Context) error {
 		}
 		return err
 	}
-	pred.release(in.cfg.TCPPorts)
 	in.listeners, in.secure, in.admin, in.pred = listeners, secure, admin, pred
 	if len(secure) > 0 {
 		in.httpsPort = secure[0].Addr().(*net.TCPAddr).Port
 	}
+	in.listenHTTP3()
+	pred.release(in.cfg.TCPPorts)
 	return nil
 }
 
@@ -166,6 +168,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 		}
 		ports, closePorts := context.WithCancel(context.WithoutCancel(ctx))
 		background.Go(func() error { in.tcp.run(ports); return nil })
+		background.Go(func() error { in.http3.run(); return nil })
 		<-failed.Done() // ctx has ended, or a listener failed
 		closePorts()
 		in.drain(ctx, srv)
@@ -176,6 +179,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	for _, l := range append(listeners[:len(listeners):len(listeners)], in.secure...) {
 		l.Close()
 	}
+	in.http3.close()
 	close(in.ended)
 	stopWork()
 	adminSrv.Close()

@@ -19,6 +19,8 @@ type metrics struct {
 	failures *prometheus.CounterVec
 	revision prometheus.Gauge
 	refused  prometheus.Counter
+	protocol *prometheus.CounterVec
+	moved    *prometheus.CounterVec
 	unknown  *appState // requests that match no app
 	services *serviceMetrics
 }
@@ -40,9 +42,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "runtime_ingress_table_revision", Help: "Store revision of the route table."}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "runtime_ingress_connections_refused_total", Help: "Connections closed because there were too many."}),
+		protocol: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runtime_ingress_protocol_requests_total", Help: "Requests that ended, by app and protocol of the client."}, []string{"app", "protocol"}),
+		moved: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runtime_ingress_http3_forwarded_packets_total", Help: "Packets of HTTP/3 that were for a process that a takeover replaced, by outcome."}, []string{"outcome"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.seconds, m.inflight, m.held, m.failures, m.revision, m.refused)
+		reg.MustRegister(m.requests, m.seconds, m.inflight, m.held, m.failures, m.revision, m.refused, m.protocol, m.moved)
 	}
 	m.services = newServiceMetrics(reg)
 	m.unknown = newAppState(App{}, m)
@@ -59,12 +65,25 @@ type appState struct {
 	services map[string]*serviceStats
 
 	requests [6]prometheus.Counter // by status/100; 0: the client disconnected
+	protocol [4]prometheus.Counter // by major version
 	seconds  prometheus.Observer
 	inflight prometheus.Gauge
 	held     prometheus.Gauge
 	dial     prometheus.Counter
 	stale    prometheus.Counter
 	answer   prometheus.Counter
+}
+
+// protocols are the labels by major version of HTTP. HTTP/0 does not exist.
+var protocols = [4]string{"http/1", "http/1", "http/2", "http/3"}
+
+// forwarded counts a packet that was sent to the predecessor.
+func (m *metrics) forwarded(taken bool) {
+	outcome := "sent"
+	if !taken {
+		outcome = "lost"
+	}
+	m.moved.WithLabelValues(outcome).Inc()
 }
 
 var classes = [6]string{"gone", "1xx", "2xx", "3xx", "4xx", "5xx"}
@@ -82,14 +101,18 @@ func newAppState(a App, m *metrics) *appState {
 	for i, c := range classes {
 		s.requests[i] = m.requests.WithLabelValues(a.Name, c)
 	}
+	for i, p := range protocols {
+		s.protocol[i] = m.protocol.WithLabelValues(a.Name, p)
+	}
 	return s
 }
 
-func (s *appState) ended(status int, took time.Duration) {
+func (s *appState) ended(status, protocol int, took time.Duration) {
 	if status < 100 || status > 599 {
 		status = 0
 	}
 	s.requests[status/100].Inc()
+	s.protocol[min(max(protocol, 0), len(s.protocol)-1)].Inc()
 	s.seconds.Observe(took.Seconds())
 }
 
@@ -97,6 +120,7 @@ func (s *appState) ended(status int, took time.Duration) {
 func (s *appState) forget(m *metrics) {
 	l := prometheus.Labels{"app": s.name}
 	m.requests.DeletePartialMatch(l)
+	m.protocol.DeletePartialMatch(l)
 	m.seconds.DeletePartialMatch(l)
 	m.inflight.DeletePartialMatch(l)
 	m.held.DeletePartialMatch(l)

@@ -306,7 +306,8 @@ func (x *exchange) head(re *response) {
 	for _, t := range re.trailers {
 		h.Add("Trailer", t)
 	}
-	x.in.sendElsewhere(h)
+	x.sendElsewhere(h)
+	x.announceHTTP3(h)
 	x.started, x.status, x.first = true, re.status, time.Now()
 	x.limit = max(x.in.cfg.BodyTimeout, 0)
 	if mayBeSilent(h.Get("Content-Type")) {

@@ -26,7 +26,7 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	app := in.metrics.unknown
 	defer func() {
 		took := time.Since(begin)
-		app.ended(x.status, took)
+		app.ended(x.status, r.ProtoMajor, took)
 		x.stats.ended(x.status, took)
 		if in.access != nil {
 			in.access.request(x, app.name, begin, took)
@@ -65,6 +65,7 @@ func (x *exchange) fail(p *page) {
 	p.RequestID, p.own = x.out.requestID, x.gate.page(p)
 	x.started, x.status, x.first = true, p.Status, time.Now()
 	p.closes = p.closes || x.in.draining.Load()
+	x.announceHTTP3(x.w.Header())
 	p.write(x.w, x.r)
 }
 

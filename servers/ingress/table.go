@@ -19,7 +19,7 @@ type table struct {
 	local    map[string][]rule // by app name
 	wildcard map[string][]rule // by suffix with its dot: ".example.com"
 	any      []rule
-	tcp      map[int64]*tcpRule // by port
+	tcp      map[int64]*tcpPort
 	routes   []Route
 	apps     []*appState
 	guests   map[schema.ID]*guest // sandboxes with previews
@@ -129,7 +129,8 @@ func newTable(s *State, reg *registry) *table {
 			t.local[name] = []rule{{target: targetOf(a.ID, app.DefaultService, "")}}
 		}
 	}
-	for _, r := range ownedRoutes(s.Routes) {
+	owned, claims := ownedRoutes(s.Routes)
+	for _, r := range owned {
 		version := schema.ID("")
 		if r.Preview != "" {
 			if version = previewVersion(apps[r.App], r.Preview); version == "" {
@@ -152,12 +153,7 @@ func newTable(s *State, reg *registry) *table {
 			t.exact[host] = append(t.exact[host], rl)
 		}
 	}
-	t.tcp = map[int64]*tcpRule{}
-	for _, r := range s.TCP {
-		if tg := targetOf(r.App, r.Service, ""); tg != nil {
-			t.tcp[r.Port] = newTCPRule(r, tg)
-		}
-	}
+	t.tcp = newTCPPorts(s.TCP, claims, func(r TCPRoute) *target { return targetOf(r.App, r.Service, "") })
 	for _, m := range []map[string][]rule{t.exact, t.wildcard, {"": t.any}} {
 		for _, rules := range m {
 			slices.SortStableFunc(rules, func(a, b rule) int { return len(b.path) - len(a.path) })
@@ -177,14 +173,15 @@ func previewVersion(a App, preview string) schema.ID {
 }
 
 // ownedRoutes returns the routes without those whose host belongs to another project.
-// domain/routes refuses these too, but cannot prevent one that is made otherwise.
-func ownedRoutes(list []Route) []Route {
+// domain/routes refuses these too, but cannot prevent one that is made otherwise. The claims are
+// those of the routes.
+func ownedRoutes(list []Route) ([]Route, *routes.Claims) {
 	byAge := slices.Clone(list)
 	slices.SortFunc(byAge, func(a, b Route) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(string(a.ID), string(b.ID)))
 	})
-	var claims routes.Claims
-	return slices.DeleteFunc(byAge, func(r Route) bool { return !claims.Add(strings.ToLower(r.Host), r.Project) })
+	claims := &routes.Claims{}
+	return slices.DeleteFunc(byAge, func(r Route) bool { return !claims.Add(strings.ToLower(r.Host), r.Project) }), claims
 }
 
 // match finds the target for a normalised host and a path, or nil.

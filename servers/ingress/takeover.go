@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -22,6 +21,7 @@ import (
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/ingress/quicsocket"
 )
 
 // handoverProtocol is what a successor switches to on the admin socket.
@@ -37,8 +37,12 @@ const (
 
 // socket describes a listening socket that is handed over.
 type socket struct {
-	Network string `json:"network"` // tcp or udp
+	Network string `json:"network"` // tcp, udp, or quic: the link that belongs to a udp one
 	Address string `json:"address"` // with its real port
+
+	// Of UDP, for quicsocket.Handover.
+	Generation byte   `json:"generation,omitempty"`
+	Secret     []byte `json:"secret,omitempty"`
 }
 
 // report is what a process that has a successor tells it again and again, so that
@@ -117,11 +121,20 @@ func (in *Ingress) handOver(w http.ResponseWriter, r *http.Request) {
 func (in *Ingress) sendSockets(c *net.UnixConn) error {
 	var list []socket
 	var conns []syscall.Conn
-	for _, l := range slices.Concat(in.listeners, in.secure, in.tcp.listeners()) {
-		if sc, ok := l.(syscall.Conn); ok {
-			list, conns = append(list, socket{"tcp", l.Addr().String()}), append(conns, sc)
+	add := func(listeners []net.Listener) {
+		for _, l := range listeners {
+			if sc, ok := l.(syscall.Conn); ok {
+				list, conns = append(list, socket{Network: "tcp", Address: l.Addr().String()}), append(conns, sc)
+			}
 		}
 	}
+	add(in.listeners)
+	add(in.secure)
+	for _, u := range in.http3.handOver() {
+		defer u.from.Link.Close()
+		list, conns = append(list, u.socket, socket{Network: "quic", Address: u.Address}), append(conns, u.conn, u.from.Link)
+	}
+	add(in.tcp.listeners())
 	if len(list) > maxHandedOver {
 		list, conns = list[:maxHandedOver], conns[:maxHandedOver]
 	}
@@ -369,6 +382,38 @@ func (p *predecessor) listener(addr string) net.Listener {
 		l.Close()
 	}
 	return nil
+}
+
+// quicSocket returns the predecessor's UDP socket of an address, and what belongs to it; nil
+// if it has none.
+func (p *predecessor) quicSocket(addr string) (conn *net.UDPConn, from *quicsocket.Handover) {
+	if p == nil {
+		return nil, nil
+	}
+	var udp, link *handed
+	for i := range p.sockets {
+		if s := &p.sockets[i]; s.file != nil && sameAddress(s.Address, addr) {
+			switch s.Network {
+			case "udp":
+				udp = s
+			case "quic":
+				link = s
+			}
+		}
+	}
+	if udp == nil || link == nil {
+		return nil, nil
+	}
+	c, err := net.FilePacketConn(udp.file)
+	udp.file.Close()
+	from = &quicsocket.Handover{Generation: udp.Generation, Secret: udp.Secret, Link: link.file}
+	udp.file, link.file = nil, nil
+	conn, ok := c.(*net.UDPConn)
+	if err != nil || !ok {
+		from.Link.Close()
+		return nil, nil
+	}
+	return conn, from
 }
 
 // release closes the sockets that are not used here, but those of ports that routes of

@@ -132,15 +132,15 @@ func TestLoadOfPredecessor(t *testing.T) {
 	}
 }
 
-// TestTakeoverUnderLoad: ten takeovers while clients of HTTP/1.1, HTTP/2 and
+// TestTakeoverUnderLoad: ten takeovers while clients of HTTP/1.1, HTTP/2, HTTP/3 and
 // WebSocket work, and no request fails. By HTTP/1.1 no request is one that the client
-// repeats by itself; by HTTP/2 the server names the requests that it did not hear.
+// repeats by itself; by HTTP/2 and HTTP/3 the server names the requests that it did not hear.
 func TestTakeoverUnderLoad(t *testing.T) {
 	up := upstream(t, echoing(t))
 	ca := tlstest.New(t)
 	s := newSuccession(t, ca, up.URL)
 	secureURL := "https://" + s.now.secure[0].Addr().String()
-	var served [3]atomic.Int64
+	var served [4]atomic.Int64
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	load := func(kind int, f func() error) {
@@ -152,7 +152,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 				default:
 				}
 				if err := f(); err != nil {
-					t.Errorf("%s: %v", []string{"HTTP/1.1", "HTTP/2", "WebSocket"}[kind], err)
+					t.Errorf("%s: %v", []string{"HTTP/1.1", "HTTP/2", "WebSocket", "HTTP/3"}[kind], err)
 					return
 				}
 				served[kind].Add(1)
@@ -188,6 +188,9 @@ func TestTakeoverUnderLoad(t *testing.T) {
 	for range 3 {
 		load(1, post(&http.Client{Transport: h2, Timeout: wait.Limit}, secureURL, "HTTP/2.0"))
 	}
+	for range 3 { // each with a connection of its own
+		load(3, post(http3Client(t, ca), secureURL, "HTTP/3.0"))
+	}
 	plain := s.now.url
 	for range 2 {
 		load(2, func() error {
@@ -212,12 +215,12 @@ func TestTakeoverUnderLoad(t *testing.T) {
 	}
 	flows := func() {
 		t.Helper()
-		var at [3]int64
+		var at [4]int64
 		for i := range served {
 			at[i] = served[i].Load()
 		}
 		wait.For(t, "requests of each kind", func() bool {
-			return served[0].Load() > at[0]+50 && served[1].Load() > at[1]+50 && served[2].Load() > at[2]+1 || t.Failed()
+			return served[0].Load() > at[0]+50 && served[1].Load() > at[1]+50 && served[2].Load() > at[2]+1 && served[3].Load() > at[3]+50 || t.Failed()
 		})
 	}
 	var ends []<-chan struct{}
@@ -232,7 +235,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 	for _, e := range ends {
 		wait.Receive(t, "the predecessors end", e)
 	}
-	t.Logf("%d HTTP/1.1, %d HTTP/2, %d WebSocket", served[0].Load(), served[1].Load(), served[2].Load())
+	t.Logf("%d HTTP/1.1, %d HTTP/2, %d WebSocket, %d HTTP/3", served[0].Load(), served[1].Load(), served[2].Load(), served[3].Load())
 }
 
 // TestSuccessorAnswersForBoth: while the predecessor works on a request, the

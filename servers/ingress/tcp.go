@@ -31,11 +31,16 @@ type TCPRoute struct {
 	Idle    time.Duration `json:"idle"`
 	Proxy   bool          `json:"proxy,omitempty"` // send a PROXY header
 	TLS     bool          `json:"tls,omitempty"`   // end TLS
+
+	Host        string          `json:"host,omitempty"`        // server name of TLS, exact or *.suffix; "": every connection
+	Passthrough bool            `json:"passthrough,omitempty"` // the service ends TLS
+	Created     schema.Revision `json:"created,omitempty"`     // of routes that contradict each other the older one counts
 }
 
 func tcpRouteOf(r *app.TCPRoute) (TCPRoute, bool) {
 	return TCPRoute{ID: r.ID, Project: r.Project, Port: r.Spec.Port, App: schema.ID(r.Spec.App), Service: r.Spec.Service, Allow: strings.Join(r.Spec.Allow, ","),
-		Idle: r.Spec.IdleTimeout, Proxy: r.Spec.ProxyProtocol, TLS: r.Spec.TLS}, true
+		Idle: r.Spec.IdleTimeout, Proxy: r.Spec.ProxyProtocol, TLS: r.Spec.TLS,
+		Host: r.Spec.Host, Passthrough: r.Spec.Passthrough, Created: r.CreateRevision}, true
 }
 
 // tcpRule is a route of TCP with its target.
@@ -57,6 +62,11 @@ func newTCPRule(r TCPRoute, tg *target) *tcpRule {
 		rule.allow = append(rule.allow, p)
 	}
 	return rule
+}
+
+// admits reports whether a client may connect now.
+func (r *tcpRule) admits(c net.Conn) bool {
+	return !r.broken && (r.allow == nil || isTrusted(r.allow, c.RemoteAddr().String())) && r.target.away == ""
 }
 
 // tcpPorts are the listeners of the routes of TCP.
@@ -191,22 +201,47 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 	var (
 		hold  holdState
 		tried []*backend
+		hello *helloConn
+		name  string
 	)
+	replace := func(by net.Conn) {
+		in.tunnels.add(by, by)
+		in.tunnels.remove(c)
+		c = by
+	}
 	defer hold.end()
 	for {
 		t := in.table.Load()
-		r := t.tcp[port]
-		if r == nil || r.broken || r.allow != nil && !isTrusted(r.allow, c.RemoteAddr().String()) || r.target.away != "" {
+		p := t.tcp[port]
+		if p.hasTLS() && hello == nil {
+			if p.every != nil && !p.every.admits(c) {
+				return
+			}
+			h, err := in.readHello(ctx, c)
+			if err != nil {
+				return
+			}
+			hello, name = h, h.name
+			replace(h)
+			continue // the table may be another
+		}
+		r := p.find(name)
+		if r == nil && p != nil && hello != nil {
+			in.refuseName(c)
+		}
+		if r == nil || !r.admits(c) {
 			return
 		}
-		if _, opened := c.(*tls.Conn); r.TLS && !opened {
+		_, opened := c.(*tls.Conn)
+		if opened && r.Passthrough { // since it was opened
+			return
+		}
+		if r.TLS && !opened {
 			secure := tls.Server(c, in.keys.tcpConfig(r.Project))
 			if in.handshake(ctx, secure) != nil {
 				return
 			}
-			in.tunnels.add(secure, secure)
-			in.tunnels.remove(c)
-			c = secure
+			replace(secure)
 		}
 		b, ld := r.target.pick(tried)
 		if b == nil {
@@ -234,7 +269,7 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 		hold.end()
 		ld.requests.Add(1)
 		r.target.app.inflight.Inc()
-		in.relayTCP(c, up, r)
+		in.relayTCP(c, up, r, hello)
 		r.target.app.inflight.Dec()
 		b.inflight.Add(-1)
 		return
@@ -251,7 +286,7 @@ func (in *Ingress) handshake(ctx context.Context, c *tls.Conn) error {
 
 // relayTCP copies both ways until both have ended, or neither made progress for the
 // idle time.
-func (in *Ingress) relayTCP(c, up net.Conn, r *tcpRule) {
+func (in *Ingress) relayTCP(c, up net.Conn, r *tcpRule, hello *helloConn) {
 	defer up.Close()
 	in.tunnels.add(c, up)
 	if r.Proxy {
@@ -260,6 +295,9 @@ func (in *Ingress) relayTCP(c, up net.Conn, r *tcpRule) {
 			return
 		}
 		_ = up.SetWriteDeadline(time.Time{})
+	}
+	if r.Passthrough && hello.postgres && in.passHello(up) != nil {
+		return
 	}
 	var last atomic.Int64
 	last.Store(time.Now().UnixNano())

@@ -37,7 +37,7 @@ func (h *routeHandler) Configure(ctx context.Context, req *app.ConfigureRouteReq
 
 func (h *routeHandler) SetTCP(ctx context.Context, req *app.SetTCPRouteRequest) (*app.RouteResponse, error) {
 	r, err := h.routes.SetTCP(ctx, routes.SetTCPRequest{Project: req.Project, Port: req.Port, App: req.App, Service: req.Service, Allow: req.Allow,
-		IdleTimeout: req.IdleTimeout, ProxyProtocol: req.ProxyProtocol, TLS: req.TLS})
+		IdleTimeout: req.IdleTimeout, ProxyProtocol: req.ProxyProtocol, TLS: req.TLS, Host: req.Host, Passthrough: req.Passthrough})
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (h *routeHandler) SetTCP(ctx context.Context, req *app.SetTCPRouteRequest) 
 }
 
 func (h *routeHandler) DeleteTCP(ctx context.Context, req *app.DeleteTCPRouteRequest) error {
-	return h.routes.DeleteTCP(ctx, req.Project, req.Port)
+	return h.routes.DeleteTCP(ctx, req.Project, req.Port, req.Host)
 }
 
 // Passwords answers the process of the ingress alone. Other callers are refused,

@@ -120,6 +120,7 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 	keys := certificate.NewCertificatesClient(client)
 	srv, err := ingress.New(ingress.Config{
 		Addrs: []string{cfg.Ingress.HTTPAddress}, HTTPSAddrs: secure, NoRedirect: !cfg.Ingress.HTTPSRedirect,
+		NoHTTP3: !cfg.Ingress.Http3, HTTP3File: filepath.Join(dir, "http3"),
 		Certificates: func(ctx context.Context) ([]ingress.Certificate, error) { return servedCertificates(ctx, keys) }, CertificateFile: filepath.Join(dir, "certificates"),
 		Passwords: func(ctx context.Context) ([]ingress.Password, error) {
 			return routePasswords(ctx, app.NewRoutesClient(client))
