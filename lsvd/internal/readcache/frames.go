@@ -148,14 +148,6 @@ func (c *Cache) get(k frameKey, at int, p []byte, count bool) int {
 	return n
 }
 
-// missed counts that a frame was not there.
-func (c *Cache) missed(k frameKey) {
-	s := c.shard(k)
-	s.mu.Lock()
-	s.misses++
-	s.mu.Unlock()
-}
-
 func (c *Cache) shard(k frameKey) *shard { return &c.shards[k.hash()&uint64(len(c.shards)-1)] }
 
 // claim returns the frame, with a reference, if it is in memory by now, or
