@@ -62,7 +62,7 @@ func newLogSink(t *testing.T) *logSink {
 	return s
 }
 
-// newMetricsSink is a server that takes samples by OTLP. What it has is a line for each metric: service.name and name.
+// newMetricsSink is a server that takes samples by OTLP. It keeps a line for each metric: service.name and name.
 func newMetricsSink(t *testing.T) *logSink {
 	s := &logSink{}
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -24,6 +24,7 @@ import (
 	"miren.dev/runtime/pkg/gitrepo"
 	"miren.dev/runtime/pkg/source"
 	"miren.dev/runtime/pkg/sysuser"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -91,9 +92,7 @@ func (e *env) Follow(ctx context.Context, did id.Deployment, _ int64, emit func(
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
-	}
+	need.Tools(t, "git")
 	store := pgtest.Store(t, api.Kinds()...)
 	if err := projects.Ensure(t.Context(), store, projects.Default); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/sysuser"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -35,9 +36,7 @@ type env struct {
 
 func newEnv(t *testing.T, cfg Config) *env {
 	t.Helper()
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
-	}
+	need.Tools(t, "git")
 	cfg.Dir, cfg.User = filepath.Join(t.TempDir(), "git"), sysuser.Current()
 	repos, err := New(cfg)
 	if err != nil {

@@ -187,7 +187,7 @@ func (l *login) callback(x *exchange, key []byte) (*page, bool) {
 		v.Email = strings.ToLower(claims.Email)
 	}
 	l.drop(x, loginCookie)
-	if !l.admits(v, claims.Groups) || !plain(v.User) || !plain(v.Email) {
+	if !l.permits(v, claims.Groups) || !plain(v.User) || !plain(v.Email) {
 		return &page{Status: http.StatusForbidden, Code: "not_admitted", Title: "You are not admitted",
 			Detail: "You logged in, but this address is not open to you."}, false
 	}
@@ -218,8 +218,8 @@ func plain(s string) bool {
 	return len(s) <= 1000 && !strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' })
 }
 
-// admits reports whether a visitor of whom the provider knows these groups may enter.
-func (l *login) admits(v session, of groups) bool {
+// permits reports whether a visitor of whom the provider knows these groups may enter.
+func (l *login) permits(v session, of groups) bool {
 	o := l.own
 	if len(o.Emails)+len(o.Domains)+len(o.Groups) == 0 {
 		return true

@@ -64,8 +64,8 @@ func newTCPRule(r TCPRoute, tg *target) *tcpRule {
 	return rule
 }
 
-// admits reports whether a client may connect now.
-func (r *tcpRule) admits(c net.Conn) bool {
+// permits reports whether a client may connect now.
+func (r *tcpRule) permits(c net.Conn) bool {
 	return !r.broken && (r.allow == nil || isTrusted(r.allow, c.RemoteAddr().String())) && r.target.away == ""
 }
 
@@ -214,7 +214,7 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 		t := in.table.Load()
 		p := t.tcp[port]
 		if p.hasTLS() && hello == nil {
-			if p.every != nil && !p.every.admits(c) {
+			if p.every != nil && !p.every.permits(c) {
 				return
 			}
 			h, err := in.readHello(ctx, c)
@@ -229,7 +229,7 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 		if r == nil && p != nil && hello != nil {
 			in.refuseName(c)
 		}
-		if r == nil || !r.admits(c) {
+		if r == nil || !r.permits(c) {
 			return
 		}
 		_, opened := c.(*tls.Conn)

@@ -3,7 +3,6 @@ package server
 import (
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -63,9 +63,7 @@ func (e *sshEnv) said(user, command string, key gossh.Signer) (out, problems str
 // TestSSHPushes: the user git reaches the apps of projects in which the key may deploy, and
 // nothing else.
 func TestSSHPushes(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
-	}
+	need.Tools(t, "git")
 	e := newSSHEnv(t)
 	// git runs as another user.
 	for _, dir := range []string{e.c.m.in.StateDir, filepath.Dir(e.c.m.in.StateDir)} {

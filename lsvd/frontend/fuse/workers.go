@@ -11,7 +11,7 @@ import (
 
 // Workers are goroutines that take turns to read requests. The one that has the
 // turn reads the requests that are there, as long as they are small, gives the
-// turn on, and carries out what it has read. So no request is handed to another
+// turn on, and carries out those requests. So no request is handed to another
 // goroutine, a slow request delays no other, and those that came together are
 // carried out together.
 //
