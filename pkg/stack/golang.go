@@ -25,6 +25,8 @@ const (
 var (
 	goLine     = regexp.MustCompile(`(?m)^go\s+(\d+\.\d+)(\.\d+)?`)
 	moduleLine = regexp.MustCompile(`(?m)^module\s+"?([^\s"]+)`)
+	// majorVersion is the end of a module's path that is no part of its name.
+	majorVersion = regexp.MustCompile(`/v[0-9]+$`)
 )
 
 // Modules that work only with cgo.
@@ -309,7 +311,7 @@ func (modules *goModules) named(dir, module string) goPackage {
 func (s *source) mainPackage(p *Plan, modules *goModules, found *goFound) (goPackage, error) {
 	module := "app"
 	if m := moduleLine.FindStringSubmatch(modules.mods); m != nil && len(modules.dirs) == 1 {
-		module = path.Base(m[1])
+		module = path.Base(majorVersion.ReplaceAllString(m[1], ""))
 	}
 	named := func(dir string) goPackage { return modules.named(dir, module) }
 	if want := s.cfg.Build.Package; want != "" {

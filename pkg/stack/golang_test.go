@@ -10,6 +10,7 @@ func TestGoPlans(t *testing.T) {
 		{"go, several mains", mod + main("cmd/web/") + main("cmd/tool/"), []string{"./cmd/web"}, []string{"chosen before cmd/tool"}, "web:8080:"},
 		{"go, root before cmd", mod + main("") + main("cmd/web/"), []string{"-o /out/shop ."}, []string{"chosen before cmd/web"}, "web:8080:"},
 		{"go, named like the module", mod + main("cmd/shop/") + main("cmd/migrate/"), []string{"./cmd/shop"}, nil, "web:8080:"},
+		{"go, a later major version", "-- go.mod --\nmodule example.com/nats-server/v2\ngo 1.25\n" + main(""), []string{"-o /out/nats-server ."}, nil, "web:8080:"},
 		{"go, one in cmd", mod + main("cmd/x/") + main("tools/gen/"), []string{"./cmd/x"}, nil, "web:8080:"},
 		{"go, said", mod + main("a/") + main("b/") + "-- app.toml --\n[build]\npackage = \"./b\"\n", []string{"-o /out/b ./b"}, []string{"app.toml says that the main package is ./b"}, "web:8080:"},
 		{"go, excluded files", mod + main("") + "-- gen/gen.go --\n//go:build ignore\n\npackage main\n-- x/x_windows.go --\npackage main\n-- y/y_test.go --\npackage main\n-- sub/go.mod --\nmodule sub\n" + main("sub/"), []string{"-o /out/shop ."}, []string{"main package is ."}, "web:8080:"},
