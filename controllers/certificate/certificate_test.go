@@ -159,56 +159,67 @@ func TestFailedOrderSaysWhy(t *testing.T) {
 // and makes no other.
 func TestKilledServerIsContinued(t *testing.T) {
 	pebble := pebbletest.Start(t, pebbletest.Config{})
-	for n := 1; ; n++ {
-		e := newEnv(t, pebble)
-		host := fmt.Sprintf("n%d.example.com", n) // with authorizations of its own
-		m := newMortal(e.store, n)
-		stop := e.start("node-a", m)
-		e.route(host)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			wait.NoError(t, "death or certificate", func() error {
-				select {
-				case <-m.died:
-					return nil
-				default:
-				}
-				o, err := e.order(host)
-				if err == nil && o.Status.Phase != certificate.OrderPhaseIssued {
-					err = fmt.Errorf("%+v", o.Status)
-				}
-				return err
-			}, wait.Within(time.Minute))
-		}()
-		<-done
-		stop()
-		// It may be another node: then the order is taken over when the claim has ended.
-		next := "node-a"
-		if n%2 == 0 {
-			next = "node-b"
-			if o, err := e.order(host); err == nil && o.Status.ServerUntil != nil {
-				past := time.Now().Add(-time.Second)
-				o.Status.ServerUntil = &past
-				if err := entity.UpdateStatus(t.Context(), e.store, o); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		stop = e.start(next, nil)
-		e.issued(host, "")
-		stop()
-		if ever, now := e.presented(host); ever != 1 || now != 0 {
-			t.Errorf("death with write %d: %d records were presented, %d are left", n, ever, now)
-		}
-		select {
-		case <-m.died:
-		default:
-			if n < 6 {
-				t.Errorf("only %d writes", n-1)
-			}
+	n := 0
+	for died := true; died; {
+		n++
+		if !t.Run(fmt.Sprint("write ", n), func(t *testing.T) { died = continued(t, pebble, n) }) {
 			return
 		}
+	}
+	if n < 6 {
+		t.Errorf("only %d writes", n-1)
+	}
+}
+
+// continued has a server die with its nth write, and the next one continue. It reports
+// false if the server has fewer writes.
+func continued(t *testing.T, pebble *pebbletest.Server, n int) bool {
+	e := newEnv(t, pebble)
+	host := fmt.Sprintf("n%d.example.com", n) // with authorizations of its own
+	m := newMortal(e.store, n)
+	stop := e.start("node-a", m)
+	e.route(host)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait.NoError(t, "death or certificate", func() error {
+			select {
+			case <-m.died:
+				return nil
+			default:
+			}
+			o, err := e.order(host)
+			if err == nil && o.Status.Phase != certificate.OrderPhaseIssued {
+				err = fmt.Errorf("%+v", o.Status)
+			}
+			return err
+		}, wait.Within(time.Minute))
+	}()
+	<-done
+	stop()
+	// It may be another node: then the order is taken over when the claim has ended.
+	next := "node-a"
+	if n%2 == 0 {
+		next = "node-b"
+		if o, err := e.order(host); err == nil && o.Status.ServerUntil != nil {
+			past := time.Now().Add(-time.Second)
+			o.Status.ServerUntil = &past
+			if err := entity.UpdateStatus(t.Context(), e.store, o); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stop = e.start(next, nil)
+	e.issued(host, "")
+	stop()
+	if ever, now := e.presented(host); ever != 1 || now != 0 {
+		t.Errorf("death with write %d: %d records were presented, %d are left", n, ever, now)
+	}
+	select {
+	case <-m.died:
+		return true
+	default:
+		return false
 	}
 }
 
