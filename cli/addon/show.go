@@ -139,9 +139,10 @@ func newConsole(e *command.Env) *cobra.Command {
 		Use:     "console NAME [-- ARGS...]",
 		Aliases: []string{"connect"},
 		Short:   "Open the addon's own client: psql, valkey-cli, mariadb or s3cmd",
-		Long: `Opens the client of an addon in its sandbox, with all rights: psql, valkey-cli, mariadb or s3cmd. Without
-a terminal it reads commands from standard input. Returns the exit code of the client.`,
-		Example:           "  r addon console db\n  echo 'select count(*) from orders' | r addon console db\n  r addon console db -- -c 'select 1'\n  r addon console files -- ls s3://app",
+		Long: `Opens the client of an addon in its sandbox: psql, valkey-cli, mariadb or s3cmd. Without a terminal it reads
+commands, such as a dump, from standard input. psql acts as the role of the apps; SET ROLE postgres gives it all
+rights. Returns the exit code of the client.`,
+		Example:           "  r addon console db\n  echo 'select count(*) from orders' | r addon console db\n  r addon console db -- -c 'select 1'\n  r addon console db < dump.sql\n  r addon console files -- ls s3://app",
 		Args:              command.Args(1, -1, "NAME"),
 		ValidArgsFunction: command.CompleteFirst(e, addon.AddonKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
