@@ -526,6 +526,11 @@ func TestOther(t *testing.T) {
 	contains(t, ok(t, "__complete", "app", "show", ""), "shop")
 	contains(t, ok(t, "__complete", "entity", "list", ""), "sandbox_pool")
 	contains(t, ok(t, "route", "set", "a.example.com", "-a", "shop"), "a.example.com/ to web of shop")
+	contains(t, ok(t, "app", "create", "later"), "created later", "r deploy")
+	if r := run(t, false, "", "app", "create", "later"); r.code != exit.Failed {
+		t.Errorf("created twice: %+v", r)
+	}
+	contains(t, ok(t, "app", "list"), "later")
 	contains(t, ok(t, "app", "env", "set", "-a", "shop", "--secret", "--no-deploy", "T=x"), "next deployment")
 	if r := f.envs[0]; r.SetSecret["T"] != "x" || r.Set != nil || r.Deploy {
 		t.Errorf("env request %+v", r)

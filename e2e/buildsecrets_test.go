@@ -16,9 +16,7 @@ RUN --mount=type=secret,id=npm-token echo "token $(cat /run/secrets/npm-token)";
 CMD ["perl", "-MIO::Socket::INET", "-e", "$s = IO::Socket::INET->new(LocalPort => $ENV{PORT}, Listen => 9, ReuseAddr => 1); while ($c = $s->accept) { <$c>; print $c \"HTTP/1.0 200 OK\\r\\n\\r\\nlength \" . `+"`cat /length`"+` }"]
 `)
 	g.dir += "/shop"
-	if res := g.try("r deploy"); !strings.Contains(res.Stderr, "NPM_TOKEN") || !strings.Contains(res.Stderr, "r app env set --secret") {
-		t.Errorf("without the secret: %s", res)
-	}
+	g.run("r app create", "created shop")
 	export := g.next("export NPM_TOKEN")
 	g.env = append(g.env, strings.Fields(export)[1])
 	g.run("r app env set")

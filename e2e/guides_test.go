@@ -19,7 +19,7 @@ func TestGuides(t *testing.T) {
 	need.Tools(t, "bash", "tar")
 	for name, test := range map[string]func(*testing.T, *guide){
 		"apppreviews": testAppPreviewsGuide, "build-secrets": testBuildSecretsGuide, "e2b": testE2BGuide, "executions": testExecutionsGuide,
-		"git-push": testGitPushGuide, "interpreter": testInterpreterGuide, "mcp": testMCPGuide, "previews": testPreviewsGuide,
+		"git-push": testGitPushGuide, "interpreter": testInterpreterGuide, "mcp": testMCPGuide, "moving": testMovingGuide, "previews": testPreviewsGuide,
 		"quotas": testQuotasGuide, "sandbox-run": testSandboxRunGuide,
 		"sandboxes": testSandboxesGuide, "templates": testTemplatesGuide, "traces": testTracesGuide,
 	} {

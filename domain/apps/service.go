@@ -37,7 +37,7 @@ func (s *Service) Find(ctx context.Context, project, name string) (*app.App, err
 	a, err := entity.ByName[app.App](ctx, s.Store, pid, name)
 	if errs.Is(err, errs.NotFound) {
 		return nil, errs.New(errs.NotFound, "app %q does not exist", name).With("kind", "app").
-			WithHint("`r app list` lists those that do; `r app deploy` creates one")
+			WithHint("`r app list` lists those that do; `r app deploy` creates one, and `r app create` one without a version")
 	}
 	return a, err
 }
