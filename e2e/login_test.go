@@ -6,12 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/oidctest"
 )
 
-// TestLogin runs the examples of "API keys" in docs/cli.md, from a client that
-// has nothing of the server but a key and the certificate of its authority.
+// TestLogin runs the examples of "API keys" in docs/cli.md and those of docs/ci.md, from a
+// client that has nothing of the server but a key, or a token, and the certificate of its
+// authority.
 func TestLogin(t *testing.T) {
 	need.Tools(t, "bash")
 	port, err := freePort()
@@ -19,7 +22,9 @@ func TestLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	s := own(t, "login", "--api-address", address, "--api-tls=true")
+	provider, rules := oidctest.New(t), filepath.Join(t.TempDir(), "trust.yaml")
+	write(t, rules, "- {issuer: "+provider.URL+", audience: runtime, claims: {repository: acme/shop}, project: default, roles: [viewer]}\n")
+	s := own(t, "login", "--api-address", address, "--api-tls=true", "--api-trust-file", rules)
 	s.script(t, "", documented(t, "../docs/cli.md", "r key create ci"))
 	key := strings.TrimSpace(s.r(t, "", "key", "create", "laptop", "--role", "admin"))
 	dir := t.TempDir()
@@ -43,6 +48,11 @@ func TestLogin(t *testing.T) {
 	out += s.script(t, dir, "! r key list", client...)
 	if !strings.Contains(out, "hello\n") || !strings.Contains(out, "API key") {
 		t.Errorf("with the key, and after its end:\n%s", strings.ReplaceAll(out, key, "KEY"))
+	}
+	token := provider.Token(t, "runtime", time.Minute, map[string]any{"sub": "repo:acme/shop", "repository": "acme/shop"})
+	write(t, filepath.Join(dir, "token"), token+"\n")
+	if out := s.script(t, dir, documented(t, "../docs/ci.md", "r auth login")+"\nr app list", client...); !strings.Contains(out, "key:default/token-") || strings.Contains(out, token) {
+		t.Errorf("by a token of CI:\n%s", strings.ReplaceAll(out, token, "TOKEN"))
 	}
 	log, err := os.ReadFile(filepath.Join(s.state, "logs", "server.log"))
 	if err != nil {

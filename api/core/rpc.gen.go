@@ -866,6 +866,9 @@ var UsersService = &rpc.Service{Name: "core.Users", Methods: []*rpc.Method{
 type Keys interface {
 	// Create: Makes an API key. Permission: admin, in the project of project.
 	Create(ctx context.Context, req *CreateKeyRequest) (*CreateKeyResponse, error)
+	// Exchange: Makes an API key for an hour, with the roles of the caller, who logged in by
+	// a token of OpenID Connect. Permission: read, in any project.
+	Exchange(ctx context.Context) (*CreateKeyResponse, error)
 	// Delete: Deletes an API key. It is refused from now on, and calls made with it end.
 	// Permission: admin, in the project of project.
 	Delete(ctx context.Context, req *KeyRequest) error
@@ -881,6 +884,9 @@ func RegisterKeys(s *rpc.Server, impl Keys) { s.Register(KeysService, impl) }
 type KeysClient interface {
 	// Create: Makes an API key. Permission: admin, in the project of project.
 	Create(ctx context.Context, req *CreateKeyRequest) (*CreateKeyResponse, error)
+	// Exchange: Makes an API key for an hour, with the roles of the caller, who logged in by
+	// a token of OpenID Connect. Permission: read, in any project.
+	Exchange(ctx context.Context) (*CreateKeyResponse, error)
 	// Delete: Deletes an API key. It is refused from now on, and calls made with it end.
 	// Permission: admin, in the project of project.
 	Delete(ctx context.Context, req *KeyRequest) error
@@ -897,6 +903,14 @@ func NewKeysClient(c rpc.Conn) KeysClient { return clientKeys{c} }
 func (c clientKeys) Create(ctx context.Context, req *CreateKeyRequest) (*CreateKeyResponse, error) {
 	resp := new(CreateKeyResponse)
 	if err := c.conn.Call(ctx, &methodKeysCreate.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientKeys) Exchange(ctx context.Context) (*CreateKeyResponse, error) {
+	resp := new(CreateKeyResponse)
+	if err := c.conn.Call(ctx, &methodKeysExchange.MethodInfo, &rpc.None{}, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -932,6 +946,19 @@ var methodKeysCreate = &rpc.Method{
 			return nil, err
 		}
 		return impl.(Keys).Create(ctx, req)
+	},
+}
+
+var methodKeysExchange = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "core.Keys", Name: "Exchange", Full: "core.Keys/Exchange", Permission: "read", Project: rpc.ProjectAny, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(rpc.None)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Keys).Exchange(ctx)
 	},
 }
 
@@ -976,6 +1003,7 @@ var methodKeysShow = &rpc.Method{
 // KeysService is the table of the service.
 var KeysService = &rpc.Service{Name: "core.Keys", Methods: []*rpc.Method{
 	methodKeysCreate,
+	methodKeysExchange,
 	methodKeysDelete,
 	methodKeysShow,
 }}

@@ -10,17 +10,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/cli/clientconfig"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/upgrade"
 )
 
-// maxKey bounds an API key, in bytes.
-const maxKey = 1024
+// maxKey bounds an API key, or a token, in bytes.
+const maxKey = 16 << 10
 
 // maxCA bounds the file of an authority, in bytes.
 const maxCA = 1 << 20
@@ -43,7 +45,8 @@ func newLogin(e *command.Env) *cobra.Command {
 		Long: `Reads an API key (r key create) from standard input, on a terminal without showing it, makes a call with it, and keeps
 it with the server in the client configuration (~/.config/runtime/clientconfig.yaml, for its owner only). Later commands
 go to this server, in the project of the key. The address is that of the server's HTTP API (api.address). Its certificate
-is verified; plain http is for this machine only.`,
+is verified; plain http is for this machine only. In place of a key, a job of CI may have a token of OpenID Connect
+(docs/ci.md): the server gives a key for it, for an hour.`,
 		Example: "  r auth login https://runtime.example.com:7444 < key\n  r auth login https://runtime.example.com:7444 --ca ca.pem --as prod",
 		Args:    command.Args(1, 1, "https://HOST:PORT"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
@@ -91,6 +94,12 @@ func (o *loginOptions) run(ctx context.Context, address string) error {
 	if err != nil {
 		return errs.Wrap(err, "log in; nothing was changed")
 	}
+	if who.How == rpc.HowToken {
+		// The token is valid for minutes only.
+		if id.APIKey, err = exchange(ctx, t); err != nil {
+			return errs.Wrap(err, "log in; nothing was changed")
+		}
+	}
 	cl.Project = cmp.Or(o.GivenProject(), who.Project)
 	cfg.Put(name, cl, who.Name, id, true)
 	if err := cfg.Save(); err != nil {
@@ -132,6 +141,22 @@ func (o *loginOptions) newCluster(base *url.URL) (*clientconfig.Cluster, error) 
 	}
 	cl.CA = string(pem)
 	return cl, nil
+}
+
+// exchange returns an API key for the token of this client.
+func exchange(ctx context.Context, t *clientconfig.Target) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	c, err := t.Connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	resp, err := core.NewKeysClient(c).Exchange(ctx)
+	if err != nil {
+		return "", err
+	}
+	return resp.Secret, nil
 }
 
 // caller calls a server as this client.

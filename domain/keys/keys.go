@@ -2,6 +2,7 @@
 // each request to the HTTP API; the key gives it roles in one project.
 //
 //	Create, Delete  what users do
+//	Exchange        a key for an hour, for a caller with a token
 //	Authenticate    the identity of a key
 //	Check           whether an identity still has its key
 //	Follow, Run     keep the keys in memory, and write when they were used
@@ -17,6 +18,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"miren.dev/runtime/api/core"
@@ -97,6 +99,11 @@ type Request struct {
 // Create makes a key and returns it with its secret, which is kept nowhere.
 // AlreadyExists if the project has a key of that name; the errors of owner.
 func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string, error) {
+	return s.create(ctx, req, "")
+}
+
+// create is Create; with a lease the key's entity ends with it.
+func (s *Service) create(ctx context.Context, req Request, lease schema.LeaseID) (*core.APIKey, string, error) {
 	pid, err := projects.Find(ctx, s.store, req.Project)
 	if err != nil {
 		return nil, "", err
@@ -119,7 +126,7 @@ func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string
 		return nil, "", err
 	}
 	k := core.NewAPIKey()
-	k.Project, k.Name = pid, req.Name
+	k.Project, k.Name, k.Lease = pid, req.Name, lease
 	k.Spec = core.APIKeySpec{Hash: sealed, Roles: roles, CreatedBy: req.By, User: owner, MaxSandboxes: req.MaxSandboxes, MaxExecutions: req.MaxExecutions}
 	if req.Rate != 0 {
 		k.Spec.Rate = &req.Rate
@@ -138,6 +145,23 @@ func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string
 	}
 	s.put(k)
 	return k, secret, nil
+}
+
+// exchanged is how long a key of Exchange is valid.
+const exchanged = time.Hour
+
+// Exchange makes a key with the roles of an identity that logged in by a token. The key
+// ends after an hour, and its entity with it. FailedPrecondition for another identity.
+func (s *Service) Exchange(ctx context.Context, i rpc.Identity) (*core.APIKey, string, error) {
+	if i.How != rpc.HowToken || len(i.Roles) == 0 {
+		return nil, "", errs.New(errs.FailedPrecondition, "%s did not log in by a token", i.Name).WithHint("`r key create` makes a key")
+	}
+	_, project, _ := rpc.SplitRole(i.Roles[0])
+	lease, err := s.store.Grant(ctx, exchanged)
+	if err != nil {
+		return nil, "", err
+	}
+	return s.create(ctx, Request{Project: project, Name: "token-" + strings.ToLower(rand.Text()[:10]), Roles: i.Roles, TTL: exchanged, By: i.Name}, lease.ID)
 }
 
 // owner returns the id of the user of a key with roles. NotFound if there is none of

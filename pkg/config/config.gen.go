@@ -55,10 +55,11 @@ type RPC struct {
 
 // API: The HTTP API for programs, which send an API key (r key create).
 type API struct {
-	Address string // host:port to listen on; empty: none. Without tls, others than this machine must reach it through a proxy that has TLS.
-	TLS     bool   // Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.
-	Rate    int64  // Requests that a key may make; also those without a valid key from an address; 0: no limit. Further ones are answered with status 429.
-	Burst   int64  // Requests that it may make at once after a pause.
+	Address   string // host:port to listen on; empty: none. Without tls, others than this machine must reach it through a proxy that has TLS.
+	TLS       bool   // Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.
+	TrustFile string // File with the issuers of OpenID Connect whose tokens log in, such as those of a CI system, and the roles that they give (docs/ci.md); empty: none.
+	Rate      int64  // Requests that a key may make; also those without a valid key from an address; 0: no limit. Further ones are answered with status 429.
+	Burst     int64  // Requests that it may make at once after a pause.
 }
 
 // MCP: Sandboxes for agents, by the Model Context Protocol at /mcp of the HTTP API.
@@ -276,6 +277,8 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.Address }},
 	{Path: "api.tls", Type: "bool", Default: "false", Doc: "Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.TLS }},
+	{Path: "api.trust_file", Type: "string", Default: "", Doc: "File with the issuers of OpenID Connect whose tokens log in, such as those of a CI system, and the roles that they give (docs/ci.md); empty: none.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.TrustFile }},
 	{Path: "api.rate", Type: "int", Default: "200", Doc: "Requests that a key may make; also those without a valid key from an address; 0: no limit. Further ones are answered with status 429.", Unit: "requests per second", Min: "0", Max: "1000000",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.Rate }},
 	{Path: "api.burst", Type: "int", Default: "1000", Doc: "Requests that it may make at once after a pause.", Unit: "", Min: "1", Max: "1000000",

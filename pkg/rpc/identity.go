@@ -11,7 +11,7 @@ import (
 type Identity struct {
 	Name  string   // common name of the certificate, "uid:1000", or "key:shop/ci"
 	Roles []string // organisations of the certificate; "admin" for root on the unix socket. "deployer@shop" holds in the project shop only
-	How   string   // "certificate", "socket", "process", HowKey; empty: anonymous
+	How   string   // "certificate", "socket", "process", HowKey, HowToken; empty: anonymous
 	// Serial is the serial number of the certificate in lower-case hexadecimal
 	// digits; empty without one.
 	Serial string
@@ -25,10 +25,16 @@ type Identity struct {
 // HowKey is Identity.How of the holder of an API key.
 const HowKey = "key"
 
+// HowToken is Identity.How of the holder of a token of OpenID Connect.
+const HowToken = "token"
+
 // credential returns what proves the identity, and the command that makes another.
 func (i Identity) credential() (noun, command string) {
-	if i.How == HowKey {
+	switch i.How {
+	case HowKey:
 		return "API key", "r key create"
+	case HowToken:
+		return "login by a token", "r auth login"
 	}
 	return "certificate", "r auth generate"
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"miren.dev/runtime/domain/trust"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -113,9 +114,9 @@ func (s *Server) limit(r *http.Request, face http.Handler) (time.Duration, error
 
 // subject names the caller whose requests are counted together, and the rate of
 // its key. A key that is not valid counts for its address, so guesses of keys are
-// bounded.
+// bounded. A token is verified only if its address may make the request.
 func (s *Server) subject(r *http.Request, face http.Handler) (caller string, own int64) {
-	if key := Key(r); key != "" {
+	if key := Key(r); key != "" && !trust.IsToken(key) {
 		if id, err := s.cfg.Authenticate(r.Context(), key); err == nil {
 			if s.cfg.RateOf != nil {
 				own = s.cfg.RateOf(id.Key)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"sync"
@@ -75,7 +76,7 @@ func (f *rpcFace) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			WithHint("`r auth login` uses it; programs use /api/v1"))
 		return
 	}
-	end, ok := f.begin(id.Key)
+	end, ok := f.begin(cmp.Or(id.Key, id.Name))
 	if !ok {
 		WriteProblem(w, errs.New(errs.ResourceExhausted, "%s has %d connections for RPC", id.Name, maxRPCPerKey).WithHint("end one of them"))
 		return

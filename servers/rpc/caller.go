@@ -10,7 +10,7 @@ import (
 // Caller describes the identity of a caller to it.
 func Caller(id rpc.Identity) *server.CallerResponse {
 	resp := &server.CallerResponse{Name: id.Name, How: id.How, Roles: id.Roles}
-	if id.How == rpc.HowKey {
+	if id.How == rpc.HowKey || id.How == rpc.HowToken {
 		for _, r := range id.Roles {
 			if _, project, bound := strings.Cut(r, "@"); bound {
 				resp.Project = project

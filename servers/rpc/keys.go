@@ -36,6 +36,16 @@ func (h *keyHandler) Create(ctx context.Context, req *core.CreateKeyRequest) (*c
 	return &core.CreateKeyResponse{Key: rec, Secret: secret}, err
 }
 
+// Exchange makes a key for a caller that logged in by a token, which is valid for minutes.
+func (h *keyHandler) Exchange(ctx context.Context) (*core.CreateKeyResponse, error) {
+	k, secret, err := h.keys.Exchange(ctx, rpc.IdentityFrom(ctx))
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(k)
+	return &core.CreateKeyResponse{Key: rec, Secret: secret}, err
+}
+
 func (h *keyHandler) Delete(ctx context.Context, req *core.KeyRequest) error {
 	return h.keys.Delete(ctx, req.Project, req.Name)
 }

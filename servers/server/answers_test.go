@@ -328,6 +328,7 @@ var answers = map[string]answer{
 		return &server.IssueSSHCertificateRequest{Sandbox: x.sandbox.GetID(), PublicKey: "none"}
 	}),
 	"server.SSH/IssuePushCertificate": forAny,
+	"core.Keys/Exchange":              forAny,
 	"server.SSH/Connect":              bySandbox(func(x *tenant) any { return &server.SSHConnectRequest{Sandbox: x.sandbox.GetID()} }),
 	"server.Nodes/Summary":            forAny,
 	"server.Nodes/Cordon":             forCluster,

@@ -14,7 +14,7 @@ import (
 // newAPI returns the HTTP API with every face.
 func (f *front) newAPI(cert *tls.Config) (*api.Server, error) {
 	cfg := api.Config{
-		Authenticate: f.keys.Authenticate, Local: f.rpc.Local, Ready: f.ready, Logger: f.c.logger.With("component", "http api"),
+		Authenticate: f.authenticate, Local: f.rpc.Local, Ready: f.ready, Logger: f.c.logger.With("component", "http api"),
 		Rate: f.c.cfg.API.Rate, Burst: f.c.cfg.API.Burst, RateOf: f.keys.Rate, Metrics: f.c.metrics,
 		Traces: f.c.traces,
 	}

@@ -20,6 +20,7 @@ import (
 	"miren.dev/runtime/domain/keys"
 	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/sshkeys"
+	"miren.dev/runtime/domain/trust"
 	"miren.dev/runtime/domain/users"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
@@ -59,6 +60,7 @@ type front struct {
 	revocations *identities.Revocations
 	users       *users.Table
 	keys        *keys.Service
+	trust       *trust.Rules
 	api         *api.Server
 	mcp         *mcpserver.Handler
 	e2b         *e2b.Server
@@ -94,6 +96,9 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	}
 	f.users = users.NewTable(func() { f.rpc.Recheck() })
 	f.keys = keys.New(c.policies, c.sealer, f.users, func() { f.rpc.Recheck() }, c.logger.With("component", "API keys"))
+	if f.trust, err = trust.Load(c.cfg.API.TrustFile); err != nil {
+		return nil, err
+	}
 	f.audit = audit.NewRecorder(c.store, f.projectOf, c.logger.With("component", "audit"))
 	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{
 		TLS: tlsConfig, Refuse: f.refuse, ProjectOf: f.projectOf, Auditor: f.audit, Logger: c.logger.With("component", "rpc"),

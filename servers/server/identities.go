@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/trust"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
@@ -45,6 +46,14 @@ func (f *front) refuse(id rpc.Identity) error {
 		return f.revocations.Check(id.Name, id.Serial)
 	}
 	return nil
+}
+
+// authenticate returns the identity of an API key, or of a token of OpenID Connect.
+func (f *front) authenticate(ctx context.Context, credential string) (rpc.Identity, error) {
+	if trust.IsToken(credential) {
+		return f.trust.Authenticate(ctx, credential)
+	}
+	return f.keys.Authenticate(ctx, credential)
 }
 
 // projectOf returns the name of the project that a request concerns.

@@ -10,6 +10,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -26,9 +27,9 @@ type Provider struct {
 	*httptest.Server
 	ID, Secret string
 
-	key *ecdsa.PrivateKey
-
 	mu     sync.Mutex
+	key    *ecdsa.PrivateKey
+	keyID  string
 	claims map[string]any
 	codes  map[string]url.Values // requests of codes that were not used
 	logins int
@@ -37,21 +38,57 @@ type Provider struct {
 // New starts a provider until the test ends.
 func New(t testing.TB) *Provider {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Provider{ID: "client-" + rand.Text(), Secret: rand.Text(), key: key, codes: map[string]url.Values{}, claims: map[string]any{}}
+	p := &Provider{ID: "client-" + rand.Text(), Secret: rand.Text(), codes: map[string]url.Values{}, claims: map[string]any{}}
+	p.RotateKey(t)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.discover)
 	mux.HandleFunc("GET /authorize", p.authorize)
 	mux.HandleFunc("POST /token", p.token)
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "1", Algorithm: string(jose.ES256), Use: "sig"}}})
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		answer(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &p.key.PublicKey, KeyID: p.keyID, Algorithm: string(jose.ES256), Use: "sig"}}})
 	})
 	p.Server = httptest.NewServer(mux)
 	t.Cleanup(p.Close)
 	return p
+}
+
+// RotateKey has another key sign from now on. Tokens that the last one signed are not valid
+// any more.
+func (p *Provider) RotateKey(t testing.TB) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.key, p.keyID = key, rand.Text()
+}
+
+// Token returns a token for an audience, as the system of a CI gives its jobs; it is valid
+// from now for the time life.
+func (p *Provider) Token(t testing.TB, audience string, life time.Duration, claims map[string]any) string {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	token, err := p.sign(audience, life, claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// sign is called with mu held.
+func (p *Provider) sign(audience string, life time.Duration, claims map[string]any) (string, error) {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: p.keyID}}, nil)
+	if err != nil {
+		return "", err
+	}
+	now := time.Now()
+	standard := jwt.Claims{Issuer: p.URL, Audience: jwt.Audience{audience}, IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(life))}
+	return jwt.Signed(signer).Claims(standard).Claims(claims).Serialize()
 }
 
 // LogsIn makes the next logins those of a visitor: the claims of the ID token.
@@ -108,17 +145,13 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 		answer(w, map[string]string{"error": "invalid_grant"})
 		return
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: "1"}}, nil)
+	all := maps.Clone(p.claims)
+	all["nonce"] = q.Get("nonce")
+	token, err := p.sign(p.ID, time.Minute, all)
 	if err == nil {
-		now := time.Now()
-		standard := jwt.Claims{Issuer: p.URL, Audience: jwt.Audience{p.ID}, IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Minute))}
-		var token string
-		token, err = jwt.Signed(signer).Claims(standard).Claims(map[string]any{"nonce": q.Get("nonce")}).Claims(p.claims).Serialize()
-		if err == nil {
-			p.logins++
-			answer(w, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60, "id_token": token})
-			return
-		}
+		p.logins++
+		answer(w, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60, "id_token": token})
+		return
 	}
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }

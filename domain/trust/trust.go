@@ -1,0 +1,329 @@
+// Package trust knows the tokens of OpenID Connect with which programs log in that have no
+// key: jobs of CI, whose system signs a token that says which repository and branch they
+// are of. The rules say whose tokens give which roles in which project.
+//
+// In: a file of rules, tokens, and the keys that issuers publish. Out: identities. A token
+// of an issuer that no rule names is refused without a request to that issuer.
+package trust
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/time/rate"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/text"
+)
+
+const (
+	// Session is how long a login by a token lasts, however long the token is valid.
+	Session = time.Hour
+	// maxLife is the longest validity of a token that is taken.
+	maxLife = 24 * time.Hour
+	// maxFile bounds the file of rules, and an answer of an issuer, in bytes.
+	maxFile = 1 << 20
+	// maxName bounds the name of an identity, in bytes.
+	maxName = 200
+	// askTime bounds a call of an issuer, and askAgain is after how long one that did not
+	// answer is asked again.
+	askTime  = 10 * time.Second
+	askAgain = 5 * time.Second
+	// perSecond and burst bound the tokens of an issuer that are verified: one with an unknown
+	// key has the issuer asked for its keys.
+	perSecond = 20
+	burst     = 100
+)
+
+// algorithms are the signatures that are taken: those with a public key.
+var algorithms = []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA}
+
+// Rule says whose tokens give which roles.
+type Rule struct {
+	Issuer   string            `yaml:"issuer"`   // URL
+	Audience string            `yaml:"audience"` // for whom the token was made: a name of this server
+	Claims   map[string]string `yaml:"claims"`   // that the token must have; * stands for any text
+	Project  string            `yaml:"project"`  // name
+	Roles    []string          `yaml:"roles"`    // in the project
+}
+
+// Rules are the rules of a server. It is safe for concurrent use.
+type Rules struct {
+	rules   []Rule
+	issuers map[string]*issuer
+}
+
+// issuer is one that a rule names.
+type issuer struct {
+	url    string
+	client *http.Client
+	limit  *rate.Limiter
+
+	mu       sync.Mutex
+	provider *oidc.Provider
+	asked    time.Time
+	err      error // why there is no provider
+}
+
+// Load reads the rules of a file; "": none. Errors have class FailedPrecondition and name
+// file and rule.
+func Load(path string) (*Rules, error) {
+	r := &Rules{issuers: map[string]*issuer{}}
+	if path == "" {
+		return r, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %w", err)
+	}
+	defer f.Close()
+	d := yaml.NewDecoder(io.LimitReader(f, maxFile))
+	d.KnownFields(true)
+	if err := d.Decode(&r.rules); err != nil && !errors.Is(err, io.EOF) {
+		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s: %w", path, err).WithHint("a list of issuer, audience, claims, project and roles: docs/ci.md has examples")
+	}
+	client := &http.Client{Timeout: askTime, Transport: bounded{http.DefaultTransport}}
+	for i, rule := range r.rules {
+		if err := rule.check(); err != nil {
+			return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s: rule %d: %w", path, i+1, err)
+		}
+		if r.issuers[rule.Issuer] == nil {
+			r.issuers[rule.Issuer] = &issuer{url: rule.Issuer, client: client, limit: rate.NewLimiter(perSecond, burst)}
+		}
+	}
+	return r, nil
+}
+
+func (r *Rule) check() error {
+	u, err := url.Parse(r.Issuer)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && local(u.Hostname())):
+		return fmt.Errorf("issuer %q is no URL with https", r.Issuer)
+	case r.Audience == "":
+		return errors.New("it has no audience, so tokens that were made for others would do")
+	case len(r.Claims) == 0:
+		return errors.New("it has no claims, so everyone with a token of the issuer would do")
+	case r.Project == "":
+		return errors.New("it has no project")
+	case len(r.Roles) == 0:
+		return errors.New("it has no roles")
+	}
+	for _, role := range r.Roles {
+		if !slices.Contains(rpc.DefaultRoles.Names(), role) {
+			return fmt.Errorf("there is no role %q: they are %v", role, rpc.DefaultRoles.Names())
+		}
+	}
+	for name, want := range r.Claims {
+		if strings.Trim(want, "*") == "" {
+			return fmt.Errorf("the claim %s may be anything", name)
+		}
+	}
+	return nil
+}
+
+func local(host string) bool { return host == "localhost" || host == "127.0.0.1" || host == "::1" }
+
+// bounded ends an answer of an issuer that is too long.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = http.MaxBytesReader(nil, resp.Body, maxFile)
+	}
+	return resp, err
+}
+
+// IsToken reports whether a credential looks like a token, and not like an API key.
+func IsToken(s string) bool { return strings.HasPrefix(s, "ey") && strings.Count(s, ".") == 2 }
+
+// Authenticate returns the identity of a token, for a session. Errors: Unauthenticated for
+// one that is not valid or that no rule takes; Unavailable if its issuer does not answer;
+// ResourceExhausted if too many are verified.
+func (r *Rules) Authenticate(ctx context.Context, token string) (rpc.Identity, error) {
+	from, err := issuerOf(token)
+	if err != nil {
+		return rpc.Identity{}, err
+	}
+	is := r.issuers[from]
+	if is == nil {
+		return rpc.Identity{}, refused("tokens of the issuer %q are not trusted here", text.Cut(from, maxName))
+	}
+	t, err := is.verify(ctx, token)
+	if err != nil {
+		return rpc.Identity{}, err
+	}
+	var claims map[string]any
+	if err := t.Claims(&claims); err != nil {
+		return rpc.Identity{}, refused("the claims of the token cannot be read")
+	}
+	if t.Expiry.Sub(t.IssuedAt) > maxLife {
+		return rpc.Identity{}, refused("the token is valid for longer than %s", maxLife)
+	}
+	why := ""
+	for _, rule := range r.rules {
+		if rule.Issuer != from {
+			continue
+		}
+		problem := rule.mismatch(t, claims)
+		if problem == "" {
+			return rule.identity(t), nil
+		}
+		why = cmp.Or(why, problem)
+	}
+	return rpc.Identity{}, refused("no rule takes the token: %s", why)
+}
+
+func refused(format string, args ...any) error {
+	return errs.New(errs.Unauthenticated, format, args...).WithHint("an administrator of the server changes the rules: api.trust_file, docs/ci.md")
+}
+
+// issuerOf reads who claims to have issued a token, which nothing has verified.
+func issuerOf(token string) (string, error) {
+	_, rest, _ := strings.Cut(token, ".")
+	payload, _, _ := strings.Cut(rest, ".")
+	b, err := base64.RawURLEncoding.DecodeString(payload)
+	var c struct {
+		Issuer string `json:"iss"`
+	}
+	if err == nil {
+		err = json.NewDecoder(bytes.NewReader(b)).Decode(&c)
+	}
+	if err != nil || c.Issuer == "" {
+		return "", refused("the token is no JSON Web Token with an issuer")
+	}
+	return c.Issuer, nil
+}
+
+// verify verifies signature, issuer and times of a token.
+func (i *issuer) verify(ctx context.Context, token string) (*oidc.IDToken, error) {
+	if !i.limit.Allow() {
+		return nil, errs.New(errs.ResourceExhausted, "too many logins by tokens of %s", i.url).WithHint("try again in a moment")
+	}
+	p, err := i.ask()
+	if err != nil {
+		return nil, err
+	}
+	// The rules compare the audience.
+	v := p.VerifierContext(oidc.ClientContext(context.WithoutCancel(ctx), i.client), &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: algorithms})
+	t, err := v.Verify(ctx, token)
+	var expired *oidc.TokenExpiredError
+	switch {
+	case errors.As(err, &expired):
+		return nil, refused("the token expired at %s", expired.Expiry.UTC().Format(time.RFC3339))
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil && strings.Contains(err.Error(), "fetching keys"):
+		return nil, i.away(err)
+	case err != nil:
+		return nil, refused("the token is not valid: %v", err)
+	}
+	return t, nil
+}
+
+func (i *issuer) away(err error) error {
+	return errs.New(errs.Unavailable, "the issuer %s of the token does not answer: %w", i.url, err).WithHint("try again")
+}
+
+// ask returns the provider, which it asks for once it has not.
+func (i *issuer) ask() (*oidc.Provider, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.provider != nil || i.err != nil && time.Since(i.asked) < askAgain {
+		return i.provider, i.err
+	}
+	i.asked = time.Now()
+	// The provider keeps the context for its keys.
+	p, err := oidc.NewProvider(oidc.ClientContext(context.Background(), i.client), i.url)
+	if err != nil {
+		i.err = i.away(err)
+		return nil, i.err
+	}
+	i.provider, i.err = p, nil
+	return p, nil
+}
+
+// mismatch returns what of a token the rule does not take, "" for nothing.
+func (r *Rule) mismatch(t *oidc.IDToken, claims map[string]any) string {
+	if !slices.Contains(t.Audience, r.Audience) {
+		return fmt.Sprintf("its audience is %s, not %s", text.Cut(strings.Join(t.Audience, ", "), maxName), r.Audience)
+	}
+	names := make([]string, 0, len(r.Claims))
+	for name := range r.Claims {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		got, ok := claims[name]
+		if !ok {
+			return "it has no claim " + name
+		}
+		if !slices.ContainsFunc(values(got), func(v string) bool { return matches(r.Claims[name], v) }) {
+			return fmt.Sprintf("its claim %s is %s", name, text.Cut(fmt.Sprint(got), maxName))
+		}
+	}
+	return ""
+}
+
+// values are the texts of a claim: of a list those of its members.
+func values(claim any) []string {
+	list, ok := claim.([]any)
+	if !ok {
+		list = []any{claim}
+	}
+	var out []string
+	for _, v := range list {
+		switch v.(type) {
+		case string, bool, float64:
+			out = append(out, fmt.Sprint(v))
+		}
+	}
+	return out
+}
+
+// matches reports whether a value is what a pattern says; * stands for any text.
+func matches(pattern, value string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == value
+	}
+	rest, ok := strings.CutPrefix(value, parts[0])
+	if !ok {
+		return false
+	}
+	last := parts[len(parts)-1]
+	for _, p := range parts[1 : len(parts)-1] {
+		i := strings.Index(rest, p)
+		if i < 0 {
+			return false
+		}
+		rest = rest[i+len(p):]
+	}
+	return strings.HasSuffix(rest, last)
+}
+
+// identity is that of a token which the rule takes. Its name has a colon, which no user's
+// has.
+func (r *Rule) identity(t *oidc.IDToken) rpc.Identity {
+	id := rpc.Identity{Name: text.Cut("token:"+t.Subject, maxName), How: rpc.HowToken, Expires: time.Now().Add(Session)}
+	for _, role := range r.Roles {
+		id.Roles = append(id.Roles, role+"@"+r.Project)
+	}
+	return id
+}
