@@ -26,6 +26,7 @@ func (s *server) objects(app string) ([]string, error) {
 // library of Amazon S3, in parts and by a signed address too. A rotation of the credentials loses no request. Objects
 // survive the store's sandbox being killed, and a backup that is restored has exactly those of its time.
 func TestObjectStoreOfAnApp(t *testing.T) {
+	t.Parallel()
 	const name, files = "album", "album-files"
 	s := own(t, "s3addon")
 	dir := filepath.Join(t.TempDir(), name)

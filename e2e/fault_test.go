@@ -201,6 +201,7 @@ func (s *server) drained(t *testing.T) time.Duration {
 // TestServerKilledDuringDeploy kills the server in each phase of a deployment:
 // the app keeps answering, and the deployment succeeds after the restart.
 func TestServerKilledDuringDeploy(t *testing.T) {
+	t.Parallel()
 	s := own(t, "server-killed")
 	name, dir := "app", copyExample(t, "go-http")
 	s.r(t, dir, "app", "deploy", "--app", name)
@@ -241,6 +242,7 @@ func TestServerKilledDuringDeploy(t *testing.T) {
 // TestPartsKilled kills every part of an installation: apps keep answering,
 // except through the killed part, and everything works again soon.
 func TestPartsKilled(t *testing.T) {
+	t.Parallel()
 	s := own(t, "parts-killed")
 	name, dir := "app", copyExample(t, "go-http")
 	s.r(t, dir, "app", "deploy", "--app", name)

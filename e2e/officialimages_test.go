@@ -9,6 +9,7 @@ import (
 // TestOfficialImages deploys an app whose services begin as those of the official images of nginx, Redis and
 // PostgreSQL do: as root, which makes its directories those of another user and becomes that one.
 func TestOfficialImages(t *testing.T) {
+	t.Parallel()
 	name, dir := "official", t.TempDir()
 	write(t, filepath.Join(dir, "Dockerfile"), `FROM debian
 RUN apt-get update \

@@ -10,6 +10,7 @@ import (
 // TestRedeployOnASmallNode deploys five times an app that fits only once, on a node of the size of a machine with 2 GB.
 // No request fails: the ingress holds requests that come between two versions.
 func TestRedeployOnASmallNode(t *testing.T) {
+	t.Parallel()
 	s := own(t, "small", "--node-memory-bytes", fmt.Sprint(1365<<20))
 	name, dir := "large", copyExample(t, "static-site")
 	write(t, filepath.Join(dir, ".runtime", "app.toml"), "[services.web]\nmemory = \"900MB\"\n")

@@ -12,6 +12,7 @@ import (
 
 // TestSessionCommands runs the examples of "Sessions" in docs/cli.md.
 func TestSessionCommands(t *testing.T) {
+	t.Parallel()
 	need.Tools(t, "bash")
 	s := own(t, "session")
 	dir := t.TempDir()
