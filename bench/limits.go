@@ -54,7 +54,7 @@ const (
 	limitClaim = "processor time: claim and first exec took 12.5 ms of it in gVisor on a busy machine (16 before warm sandboxes executed something ahead), of which 9 are the exec: see *exec through RPC*. " +
 		"Through RPC the server adds 7 to 10: of one claim of 9.1 ms the transaction had 3.2, asking containerd for the sandbox's limits 1.8, the agent 2.1, the firewall 0.9, two reads of projects 0.6"
 	limitWake = "the start of a sandbox from its image: of 334 ms (busy machine) the request was seen and written within 45, scheduled in 7, the agent had connected after 239, the process was known to run " +
-		"after 16, and was ready after 25. A snapshot would not be faster for a program that starts as fast: see *resume*"
+		"after 16, and was ready after 25. A snapshot is not faster for a program that starts as fast: see *wake with suspend*"
 	limitHop = "two cores that client, ingress and sandbox share: with many connections they are busy on both sides, so what the ingress uses is missing elsewhere. " +
 		"Behind it a request also costs the sandbox itself 3 to 25 % more CPU time (rows above; longer head, fewer requests per wake-up). " +
 		"With one connection it is the way: two more switches between processes"
