@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"miren.dev/runtime/pkg/logsink/target"
+	"miren.dev/runtime/pkg/sink/target"
 )
 
 // checks are the rules that a pattern cannot express, by key.

@@ -6,7 +6,7 @@ import (
 	"net/url"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/logsink/httpsink"
+	"miren.dev/runtime/pkg/sink/httpsink"
 )
 
 // clickhouseSink inserts rows into a table of ClickHouse. Columns that the table does

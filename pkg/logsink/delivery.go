@@ -2,20 +2,15 @@ package logsink
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
-	"sync"
 	"time"
 
-	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/logsink/httpsink"
 	"miren.dev/runtime/pkg/logstore"
+	"miren.dev/runtime/pkg/sink"
+	"miren.dev/runtime/pkg/sink/httpsink"
 )
 
 const (
@@ -56,11 +51,8 @@ type Stats struct {
 // Delivery sends the kept logs to one sink.
 type Delivery struct {
 	c Config
-
-	mu    sync.Mutex
-	state state
-	err   string
-	told  int64 // lost lines that were logged
+	*sink.Progress[state]
+	told int64 // lost lines that were logged; of the goroutine of Run
 }
 
 // state is the content of the file.
@@ -78,78 +70,71 @@ func NewDelivery(c Config) (*Delivery, error) {
 	if c.Retry <= 0 {
 		c.Retry = firstRetry
 	}
-	d := &Delivery{c: c, state: state{Logs: map[string]logstore.Cursor{}}}
-	b, err := os.ReadFile(c.File)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	p, err := sink.Open(sink.Options{
+		Kind: "log sink", Name: c.Name, File: c.File, Begins: "at the present end of the logs", Logger: c.Logger, Poll: c.Poll, Retry: c.Retry,
+		Stays: "lines cannot be sent; they stay in the kept logs, and are sent later",
+	}, func() state {
+		st := state{Logs: map[string]logstore.Cursor{}}
 		for _, name := range c.Logs.Names() {
-			d.state.Logs[name] = c.Logs.End(name)
+			st.Logs[name] = c.Logs.End(name)
 		}
-		return d, d.save()
-	case err != nil:
-		return nil, errs.New(errs.Unavailable, "read how far the log sink %s came: %w", c.Name, err)
+		return st
+	})
+	if err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(b, &d.state); err != nil {
-		return nil, errs.New(errs.Corrupt, "how far the log sink %s came: %w", c.Name, err).WithHint("delete %s: then it begins at the present end of the logs", c.File)
-	}
-	if d.state.Logs == nil {
-		d.state.Logs = map[string]logstore.Cursor{}
-	}
-	d.told = d.state.Lost
+	d := &Delivery{c: c, Progress: p}
+	d.Do(func(st *state) {
+		if st.Logs == nil {
+			st.Logs = map[string]logstore.Cursor{}
+		}
+		d.told = st.Lost
+	})
 	return d, nil
 }
 
 // Stats returns what was done.
-func (d *Delivery) Stats() Stats {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := d.state.Stats
-	s.Error = d.err
+func (d *Delivery) Stats() (s Stats) {
+	d.Do(func(st *state) { s = st.Stats })
+	s.Error = d.Waits()
 	return s
 }
 
 // Expired counts the lines of a deleted segment that were not sent. It is for
 // logstore.Config.Expired.
 func (d *Delivery) Expired(name string, segment, lines int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c := d.state.Logs[name]
-	if c.Segment > segment {
-		return
-	}
-	if c.Segment == segment {
-		lines -= c.Lines
-	}
-	d.state.Lost += max(0, lines)
-	d.state.Logs[name] = logstore.Cursor{Segment: segment + 1}
+	d.Do(func(st *state) {
+		c := st.Logs[name]
+		if c.Segment > segment {
+			return
+		}
+		if c.Segment == segment {
+			lines -= c.Lines
+		}
+		st.Lost += max(0, lines)
+		st.Logs[name] = logstore.Cursor{Segment: segment + 1}
+	})
 }
 
 // Run sends lines until ctx ends. It does not return errors of the sink: it waits and
 // tries again.
 func (d *Delivery) Run(ctx context.Context) error {
 	defer d.c.Sink.Close()
-	Rounds(ctx, d.c.Poll, d.c.Retry, d.Round, d.fail)
+	d.Progress.Run(ctx, func(ctx context.Context) (bool, error) {
+		more, err := d.Round(ctx)
+		d.tellLost()
+		return more, err
+	})
 	return nil
 }
 
-// fail records why the sink waits, and tells a change, and lines that were lost.
-func (d *Delivery) fail(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if lost := d.state.Lost - d.told; lost > 0 {
-		d.told = d.state.Lost
+// tellLost logs lines that were lost since the last call.
+func (d *Delivery) tellLost() {
+	all := d.Stats().Lost
+	if lost := all - d.told; lost > 0 {
 		d.c.Logger.Error("lines were deleted before they were sent", "sink", d.c.Name, "lines", lost)
 	}
-	switch {
-	case err == nil && d.err != "":
-		d.err = ""
-		d.c.Logger.Info("the log sink works again", "sink", d.c.Name)
-	case err != nil:
-		if d.err == "" {
-			d.c.Logger.Error("lines cannot be sent; they stay in the kept logs, and are sent later", "sink", d.c.Name, "error", err)
-		}
-		d.err = err.Error()
-	}
+	d.told = max(d.told, all)
 }
 
 // Round sends some batches of each log, and reports whether there may be more.
@@ -157,9 +142,8 @@ func (d *Delivery) Round(ctx context.Context) (more bool, err error) {
 	names := d.c.Logs.Names()
 	d.forget(names)
 	for _, name := range names {
-		d.mu.Lock()
-		at := d.state.Logs[name]
-		d.mu.Unlock()
+		var at logstore.Cursor
+		d.Do(func(st *state) { at = st.Logs[name] })
 		if at == d.c.Logs.End(name) {
 			continue
 		}
@@ -177,16 +161,16 @@ func (d *Delivery) Round(ctx context.Context) (more bool, err error) {
 
 // forget drops the positions of logs that are gone.
 func (d *Delivery) forget(names []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.state.Logs) <= len(names) {
-		return
-	}
-	there := map[string]bool{}
-	for _, n := range names {
-		there[n] = true
-	}
-	maps.DeleteFunc(d.state.Logs, func(n string, _ logstore.Cursor) bool { return !there[n] })
+	d.Do(func(st *state) {
+		if len(st.Logs) <= len(names) {
+			return
+		}
+		there := map[string]bool{}
+		for _, n := range names {
+			there[n] = true
+		}
+		maps.DeleteFunc(st.Logs, func(n string, _ logstore.Cursor) bool { return !there[n] })
+	})
 }
 
 // batches sends the next lines of a log, in several batches while they are of one
@@ -198,14 +182,14 @@ func (d *Delivery) batches(ctx context.Context, name string, at logstore.Cursor)
 		if errs.Is(err, errs.Corrupt) {
 			// No later try reads it. The rest of the segment is left out.
 			d.c.Logger.Error("a part of a log cannot be read and is not sent", "sink", d.c.Name, "log", name, "error", err)
-			d.advance(name, logstore.Cursor{Segment: next.Segment + 1}, 0, func(*Stats) {})
-			return true, d.save()
+			d.advance(name, logstore.Cursor{Segment: next.Segment + 1}, Stats{})
+			return true, d.Save()
 		}
 		if err != nil {
 			return sent, err
 		}
 		if len(lines) == 0 {
-			d.advance(name, next, 0, func(*Stats) {})
+			d.advance(name, next, Stats{})
 			return sent, nil
 		}
 		if sent && next.Segment != at.Segment {
@@ -233,46 +217,26 @@ func (d *Delivery) send(ctx context.Context, name string, at, next logstore.Curs
 	sctx, cancel := context.WithTimeout(ctx, httpsink.SendTime)
 	defer cancel()
 	err = d.c.Sink.Send(sctx, b)
-	n := int64(len(lines))
-	var some *httpsink.Refused
-	switch {
-	case err == nil:
-		d.advance(name, next, n, func(s *Stats) { s.Sent += n })
-	case errors.As(err, &some):
-		d.c.Logger.Error("lines are refused and not sent again", "sink", d.c.Name, "lines", some.N, "error", err)
-		d.advance(name, next, n, func(s *Stats) { s.Sent += max(0, n-some.N); s.Refused += some.N })
-	case errs.Is(err, errs.InvalidArgument):
-		d.c.Logger.Error("lines are refused and not sent again", "sink", d.c.Name, "lines", n, "error", err)
-		d.advance(name, next, n, func(s *Stats) { s.Refused += n })
-	default:
+	sent, refused, ok := sink.Outcome(err, int64(len(lines)))
+	if !ok {
 		return err
 	}
-	return d.save()
+	if refused > 0 {
+		d.c.Logger.Error("lines are refused and not sent again", "sink", d.c.Name, "lines", refused, "error", err)
+	}
+	d.advance(name, next, Stats{Sent: sent, Refused: refused})
+	return d.Save()
 }
 
-// advance moves the position of a log. If the segment of the n lines that were sent was
-// deleted meanwhile, they were counted as lost, which they are not.
-func (d *Delivery) advance(name string, to logstore.Cursor, n int64, count func(*Stats)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	count(&d.state.Stats)
-	if d.state.Logs[name].Segment > to.Segment {
-		d.state.Lost = max(0, d.state.Lost-n)
-		return
-	}
-	d.state.Logs[name] = to
-}
-
-// save records the positions. Until it returns a killed process sends the batch again.
-func (d *Delivery) save() error {
-	d.mu.Lock()
-	b, err := json.Marshal(d.state)
-	d.mu.Unlock()
-	if err != nil {
-		return errs.New(errs.Internal, "encode how far a log sink came: %w", err)
-	}
-	if err := atomicfile.Write(d.c.File, b, 0o600); err != nil {
-		return errs.New(errs.Unavailable, "record how far the log sink %s came: %w", d.c.Name, err)
-	}
-	return nil
+// advance moves the position of a log and counts what was done. If the segment of the lines was deleted meanwhile, they
+// were counted as lost, which they are not.
+func (d *Delivery) advance(name string, to logstore.Cursor, did Stats) {
+	d.Do(func(st *state) {
+		st.Sent, st.Refused = st.Sent+did.Sent, st.Refused+did.Refused
+		if st.Logs[name].Segment > to.Segment {
+			st.Lost = max(0, st.Lost-did.Sent-did.Refused)
+			return
+		}
+		st.Logs[name] = to
+	})
 }

@@ -14,9 +14,9 @@ package logsink
 import (
 	"context"
 
-	"miren.dev/runtime/pkg/logsink/httpsink"
-	"miren.dev/runtime/pkg/logsink/target"
 	"miren.dev/runtime/pkg/logstore"
+	"miren.dev/runtime/pkg/sink/httpsink"
+	"miren.dev/runtime/pkg/sink/target"
 )
 
 // Entry is a line with what it belongs to.

@@ -12,7 +12,8 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/logline"
-	"miren.dev/runtime/pkg/logsink/httpsink"
+	"miren.dev/runtime/pkg/sink"
+	"miren.dev/runtime/pkg/sink/httpsink"
 )
 
 // otlpSink sends to a collector of OpenTelemetry. The resource of a line is its sandbox.
@@ -36,7 +37,7 @@ func (s *otlpSink) Send(ctx context.Context, b Batch) error {
 	var resp collector.ExportLogsServiceResponse
 	if err := proto.Unmarshal(answer, &resp); err == nil && resp.GetPartialSuccess().GetRejectedLogRecords() > 0 {
 		// The protocol says that what was rejected must not be sent again.
-		return &httpsink.Refused{N: resp.GetPartialSuccess().GetRejectedLogRecords(), What: "lines", Message: resp.GetPartialSuccess().GetErrorMessage()}
+		return &sink.Refused{N: resp.GetPartialSuccess().GetRejectedLogRecords(), What: "lines", Message: resp.GetPartialSuccess().GetErrorMessage()}
 	}
 	return nil
 }

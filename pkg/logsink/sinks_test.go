@@ -22,8 +22,8 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/logline"
-	"miren.dev/runtime/pkg/logsink/target"
 	"miren.dev/runtime/pkg/logstore"
+	"miren.dev/runtime/pkg/sink/target"
 	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/tlstest"
 	"miren.dev/runtime/testsupport/wait"

@@ -14,7 +14,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/logline"
-	"miren.dev/runtime/pkg/logsink/httpsink"
+	"miren.dev/runtime/pkg/sink/httpsink"
 )
 
 // syslogSink sends messages of RFC 5424: in datagrams (RFC 5426), or over TCP or TLS

@@ -2,20 +2,13 @@ package metricsink
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
-	"sync"
 	"time"
 
-	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/logsink"
-	"miren.dev/runtime/pkg/logsink/httpsink"
 	"miren.dev/runtime/pkg/metricstore"
+	"miren.dev/runtime/pkg/sink"
 )
 
 const (
@@ -58,10 +51,7 @@ type Stats struct {
 // Delivery sends the history to one sink.
 type Delivery struct {
 	c Config
-
-	mu    sync.Mutex
-	state state
-	err   string
+	*sink.Progress[state]
 }
 
 // state is the content of the file.
@@ -79,30 +69,26 @@ func NewDelivery(c Config) (*Delivery, error) {
 	if c.Retry <= 0 {
 		c.Retry = firstRetry
 	}
-	d := &Delivery{c: c}
-	b, err := os.ReadFile(c.File)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		d.state.At = time.Now()
+	p, err := sink.Open(sink.Options{
+		Kind: "metrics sink", Name: c.Name, File: c.File, Begins: "with new samples", Logger: c.Logger, Poll: c.Poll, Retry: c.Retry,
+		Stays: "samples cannot be sent; they stay in the history, and are sent later",
+	}, func() state {
+		st := state{At: time.Now()}
 		if _, newest, ok := c.Store.Bounds(); ok {
-			d.state.At = newest
+			st.At = newest
 		}
-		return d, d.save()
-	case err != nil:
-		return nil, errs.New(errs.Unavailable, "read how far the metrics sink %s came: %w", c.Name, err)
+		return st
+	})
+	if err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(b, &d.state); err != nil {
-		return nil, errs.New(errs.Corrupt, "how far the metrics sink %s came: %w", c.Name, err).WithHint("delete %s: then it begins with new samples", c.File)
-	}
-	return d, nil
+	return &Delivery{c, p}, nil
 }
 
 // Stats returns what was done.
-func (d *Delivery) Stats() Stats {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := d.state.Stats
-	s.Error = d.err
+func (d *Delivery) Stats() (s Stats) {
+	d.Do(func(st *state) { s = st.Stats })
+	s.Error = d.Waits()
 	return s
 }
 
@@ -110,33 +96,16 @@ func (d *Delivery) Stats() Stats {
 // tries again.
 func (d *Delivery) Run(ctx context.Context) error {
 	defer d.c.Sink.Close()
-	logsink.Rounds(ctx, d.c.Poll, d.c.Retry, d.Round, d.tell)
+	d.Progress.Run(ctx, d.Round)
 	return nil
-}
-
-// tell records why the sink waits, and logs a change.
-func (d *Delivery) tell(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case err == nil && d.err != "":
-		d.err = ""
-		d.c.Logger.Info("the metrics sink works again", "sink", d.c.Name)
-	case err != nil:
-		if d.err == "" {
-			d.c.Logger.Error("samples cannot be sent; they stay in the history, and are sent later", "sink", d.c.Name, "error", err)
-		}
-		d.err = err.Error()
-	}
 }
 
 // Round sends the samples of some time, and reports whether there are more. Those of the
 // newest time wait for the next: the recorder may still add to them.
 func (d *Delivery) Round(ctx context.Context) (more bool, err error) {
 	oldest, newest, ok := d.c.Store.Bounds()
-	d.mu.Lock()
-	at := d.state.At
-	d.mu.Unlock()
+	var at time.Time
+	d.Do(func(st *state) { at = st.At })
 	if !ok || !at.Before(newest.Add(-time.Millisecond)) {
 		return false, nil
 	}
@@ -167,9 +136,7 @@ func (d *Delivery) Round(ctx context.Context) (more bool, err error) {
 		}
 	}
 	if len(moments) == 0 { // such as of the time in which no server ran
-		d.mu.Lock()
-		d.state.At = to
-		d.mu.Unlock()
+		d.Do(func(st *state) { st.At = to })
 	}
 	return true, nil
 }
@@ -192,20 +159,14 @@ func (d *Delivery) send(ctx context.Context, m metricstore.Moment, names map[str
 	for len(samples) > 0 {
 		n := min(batchSamples, len(samples))
 		err := d.c.Sink.Send(ctx, samples[:n])
-		var some *httpsink.Refused
-		switch {
-		case err == nil:
-			did.Sent += int64(n)
-		case errors.As(err, &some):
-			did.Sent, did.Refused = did.Sent+max(0, int64(n)-some.N), did.Refused+some.N
-		case errs.Is(err, errs.InvalidArgument):
-			did.Refused += int64(n)
-		default:
+		sent, refused, ok := sink.Outcome(err, int64(n))
+		if !ok {
 			return did, err
 		}
-		if err != nil {
-			d.c.Logger.Error("samples are refused and not sent again", "sink", d.c.Name, "error", err)
+		if refused > 0 {
+			d.c.Logger.Error("samples are refused and not sent again", "sink", d.c.Name, "samples", refused, "error", err)
 		}
+		did.Sent, did.Refused = did.Sent+sent, did.Refused+refused
 		samples = samples[n:]
 	}
 	return did, nil
@@ -237,22 +198,8 @@ func (d *Delivery) labels(ctx context.Context, of map[string]string, names map[s
 // advance records how far the delivery came and what it did. Until it returns a killed
 // process sends the samples of that time again.
 func (d *Delivery) advance(at time.Time, did Stats) error {
-	d.mu.Lock()
-	s := &d.state
-	s.At, s.Sent, s.Refused, s.Lost = at, s.Sent+did.Sent, s.Refused+did.Refused, s.Lost+did.Lost
-	d.mu.Unlock()
-	return d.save()
-}
-
-func (d *Delivery) save() error {
-	d.mu.Lock()
-	b, err := json.Marshal(d.state)
-	d.mu.Unlock()
-	if err != nil {
-		return errs.New(errs.Internal, "encode how far a metrics sink came: %w", err)
-	}
-	if err := atomicfile.Write(d.c.File, b, 0o600); err != nil {
-		return errs.New(errs.Unavailable, "record how far the metrics sink %s came: %w", d.c.Name, err)
-	}
-	return nil
+	d.Do(func(st *state) {
+		st.At, st.Sent, st.Refused, st.Lost = at, st.Sent+did.Sent, st.Refused+did.Refused, st.Lost+did.Lost
+	})
+	return d.Save()
 }

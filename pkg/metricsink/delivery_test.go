@@ -167,7 +167,9 @@ func TestKilledDelivery(t *testing.T) {
 			}
 			for range 30 {
 				d := f.delivery()
-				moments, err := f.store.Samples(t.Context(), d.state.At, f.at(9))
+				var from time.Time
+				d.Do(func(st *state) { from = st.At })
+				moments, err := f.store.Samples(t.Context(), from, f.at(9))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"miren.dev/runtime/pkg/logsink/httpsink"
-	"miren.dev/runtime/pkg/logsink/target"
+	"miren.dev/runtime/pkg/sink/httpsink"
+	"miren.dev/runtime/pkg/sink/target"
 )
 
 // Sample is a value of a series at a time.
@@ -38,7 +38,7 @@ func (s *Sample) counts() bool {
 // Sink sends samples. One goroutine at a time uses it.
 type Sink interface {
 	// Send returns when the other system has the samples. InvalidArgument: it refuses
-	// them, and would again. A *httpsink.Refused: it refuses some. After another error
+	// them, and would again. A *sink.Refused: it refuses some. After another error
 	// they are sent again.
 	Send(ctx context.Context, samples []Sample) error
 	Close()

@@ -13,7 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/logsink/httpsink"
+	"miren.dev/runtime/pkg/sink"
+	"miren.dev/runtime/pkg/sink/httpsink"
 )
 
 // otlp sends to a collector of OpenTelemetry. A resource is what the samples are of: a
@@ -35,7 +36,7 @@ func (s *otlp) Send(ctx context.Context, samples []Sample) error {
 	var resp collector.ExportMetricsServiceResponse
 	if err := proto.Unmarshal(answer, &resp); err == nil && resp.GetPartialSuccess().GetRejectedDataPoints() > 0 {
 		// The protocol says that what was rejected must not be sent again.
-		return &httpsink.Refused{N: resp.GetPartialSuccess().GetRejectedDataPoints(), What: "samples", Message: resp.GetPartialSuccess().GetErrorMessage()}
+		return &sink.Refused{N: resp.GetPartialSuccess().GetRejectedDataPoints(), What: "samples", Message: resp.GetPartialSuccess().GetErrorMessage()}
 	}
 	return nil
 }

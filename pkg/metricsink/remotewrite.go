@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/logsink/httpsink"
+	"miren.dev/runtime/pkg/sink/httpsink"
 )
 
 // remoteWrite sends to Prometheus, or to what takes its remote write.

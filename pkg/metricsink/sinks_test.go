@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/logsink/target"
+	"miren.dev/runtime/pkg/sink/target"
 )
 
 // receiver is a Prometheus: its storage behind its own handlers of both protocols.

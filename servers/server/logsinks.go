@@ -15,7 +15,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/logsink"
-	"miren.dev/runtime/pkg/logsink/target"
+	"miren.dev/runtime/pkg/sink/target"
 )
 
 // logSinks are the systems to which the kept output of apps is sent.
@@ -65,20 +65,29 @@ func (s *logSinks) open(m *machine, store entity.Store, reg prometheus.Registere
 			return err
 		}
 		list = append(list, namedSink{name, d})
-		for what, value := range map[string]func(logsink.Stats) int64{
-			"sent":    func(s logsink.Stats) int64 { return s.Sent },
-			"refused": func(s logsink.Stats) int64 { return s.Refused },
-			"lost":    func(s logsink.Stats) int64 { return s.Lost },
-		} {
-			if err := reg.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
-				Name: "runtime_log_sink_lines_total", Help: "Lines of apps by what became of them: sent, refused by the sink, or lost: deleted before they were sent.",
-				ConstLabels: prometheus.Labels{"sink": name, "outcome": what},
-			}, func() float64 { return float64(value(d.Stats())) })); err != nil {
-				return errs.New(errs.InvalidArgument, "logs.sinks: %s is there twice", name)
-			}
+		err = countSink(reg, "logs.sinks", name, prometheus.CounterOpts{
+			Name: "runtime_log_sink_lines_total", Help: "Lines of apps by what became of them: sent, refused by the sink, or lost: deleted before they were sent.",
+		}, map[string]func() int64{
+			"sent":    func() int64 { return d.Stats().Sent },
+			"refused": func() int64 { return d.Stats().Refused },
+			"lost":    func() int64 { return d.Stats().Lost },
+		})
+		if err != nil {
+			return err
 		}
 	}
 	s.list.Store(&list)
+	return nil
+}
+
+// countSink registers the counters of a sink of a setting, by outcome. InvalidArgument if the setting names it twice.
+func countSink(reg prometheus.Registerer, setting, name string, o prometheus.CounterOpts, outcomes map[string]func() int64) error {
+	for what, value := range outcomes {
+		o.ConstLabels = prometheus.Labels{"sink": name, "outcome": what}
+		if err := reg.Register(prometheus.NewCounterFunc(o, func() float64 { return float64(value()) })); err != nil {
+			return errs.New(errs.InvalidArgument, "%s: %s is there twice", setting, name)
+		}
+	}
 	return nil
 }
 

@@ -12,8 +12,8 @@ import (
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/logsink/target"
 	"miren.dev/runtime/pkg/metricsink"
+	"miren.dev/runtime/pkg/sink/target"
 )
 
 // metricSinks are the systems to which the history of metrics is sent. The list is
@@ -61,16 +61,14 @@ func (s *metricSinks) open(m *machine, store entity.Store, reg prometheus.Regist
 			return err
 		}
 		s.list = append(s.list, namedMetricSink{name, d})
-		for what, value := range map[string]func(metricsink.Stats) int64{
-			"sent":    func(s metricsink.Stats) int64 { return s.Sent },
-			"refused": func(s metricsink.Stats) int64 { return s.Refused },
-		} {
-			if err := reg.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
-				Name: "runtime_metrics_sink_samples_total", Help: "Samples of the history by what became of them: sent, or refused by the sink.",
-				ConstLabels: prometheus.Labels{"sink": name, "outcome": what},
-			}, func() float64 { return float64(value(d.Stats())) })); err != nil {
-				return errs.New(errs.InvalidArgument, "metrics.sinks: %s is there twice", name)
-			}
+		err = countSink(reg, "metrics.sinks", name, prometheus.CounterOpts{
+			Name: "runtime_metrics_sink_samples_total", Help: "Samples of the history by what became of them: sent, or refused by the sink.",
+		}, map[string]func() int64{
+			"sent":    func() int64 { return d.Stats().Sent },
+			"refused": func() int64 { return d.Stats().Refused },
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

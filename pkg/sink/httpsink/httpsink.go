@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -17,7 +16,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/headersfile"
-	"miren.dev/runtime/pkg/logsink/target"
+	"miren.dev/runtime/pkg/sink/target"
 )
 
 // SendTime bounds how long a request may take.
@@ -25,17 +24,6 @@ const SendTime = 30 * time.Second
 
 // maxAnswer is how much of an answer is read, in bytes.
 const maxAnswer = 64 << 10
-
-// Refused is the error of a request of which the server refused a part for good.
-type Refused struct {
-	N       int64  // how many
-	What    string // lines, samples
-	Message string // of the server
-}
-
-func (r *Refused) Error() string {
-	return fmt.Sprintf("the server refused %d %s: %s", r.N, r.What, r.Message)
-}
 
 // Client sends requests with the headers of a target. It is safe for concurrent use.
 type Client struct {
