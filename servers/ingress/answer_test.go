@@ -17,26 +17,11 @@ import (
 // raw is a sandbox that answers with exactly these bytes and then closes.
 func raw(t *testing.T, answer string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-					_, _ = io.WriteString(c, answer)
-				}
-			}()
+	return accepting(t, func(c net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.WriteString(c, answer)
 		}
-	}()
-	return l.Addr().String()
+	}).Addr().String()
 }
 
 func TestBadAnswers(t *testing.T) {

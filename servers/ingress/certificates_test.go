@@ -114,7 +114,7 @@ func (s *secure) handshake(name string, cfg *tls.Config) (*x509.Certificate, err
 	return c.ConnectionState().PeerCertificates[0], nil
 }
 
-func ask(t *testing.T, c *http.Client, req *http.Request) (*http.Response, string) {
+func ask(t testing.TB, c *http.Client, req *http.Request) (*http.Response, string) {
 	t.Helper()
 	resp, err := c.Do(req)
 	if err != nil {

@@ -20,6 +20,30 @@ import (
 // quiet discards the log of tests that provoke warnings.
 var quiet = slog.New(slog.DiscardHandler)
 
+// accepting accepts connections until the test ends. serve gets each in a goroutine of its own, after
+// which it is closed.
+func accepting(t *testing.T, serve func(net.Conn)) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				serve(c)
+			}()
+		}
+	}()
+	return l
+}
+
 // running is an ingress under test.
 type running struct {
 	*Ingress

@@ -42,16 +42,15 @@ func do(t testing.TB, c *http.Client, method, url, body string) (*http.Response,
 		t.Fatal(err)
 	}
 	req.Host = testHost
-	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp, string(b)
+	return ask(t, c, req)
+}
+
+// issued are the certificates of an ingress that has one for testHost.
+func issued(t *testing.T) (*tlstest.Authority, *keys) {
+	t.Helper()
+	ca, k := tlstest.New(t), &keys{}
+	k.set(issue(t, ca, "p", 1, testHost))
+	return ca, k
 }
 
 // TestHTTP3: HTTPS names the port by Alt-Svc, at which the same host answers by HTTP/3, with the
@@ -60,9 +59,7 @@ func TestHTTP3(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
 	reg := prometheus.NewRegistry()
-	ca := tlstest.New(t)
-	k := &keys{}
-	k.set(issue(t, ca, "p", 1, testHost))
+	ca, k := issued(t)
 	cfg := Config{HTTPSAddrs: []string{"127.0.0.1:0"}, Certificates: k.get, NoRedirect: true, MaxBodyBytes: 1 << 20, Registerer: reg, Gatherer: reg,
 		AccessLog: writer(func(b []byte) (int, error) { mu.Lock(); defer mu.Unlock(); return log.Write(b) })}
 	in := start(t, cfg)
@@ -190,9 +187,7 @@ func counter(t *testing.T, reg *prometheus.Registry, name, label string) (sum fl
 // TestHTTP3Off: it can be turned off, and a UDP port that another program has is no reason not
 // to start: HTTP/3 is served when the port is free.
 func TestHTTP3Off(t *testing.T) {
-	ca := tlstest.New(t)
-	k := &keys{}
-	k.set(issue(t, ca, "p", 1, testHost))
+	ca, k := issued(t)
 	up := upstream(t, says("hello"))
 	st := oneApp(up.URL)
 	st.Routes = []Route{{ID: "rt-1", Host: testHost, Path: "/", App: "app-1"}}
@@ -245,9 +240,7 @@ func TestHTTP3Off(t *testing.T) {
 // TestHTTP3AfterKill: clients of a process that was killed learn from the next one, which has its
 // secret, that their connections are gone, long before they would find out by silence.
 func TestHTTP3AfterKill(t *testing.T) {
-	ca := tlstest.New(t)
-	k := &keys{}
-	k.set(issue(t, ca, "p", 1, testHost))
+	ca, k := issued(t)
 	up := upstream(t, says("hello"))
 	st := oneApp(up.URL)
 	st.Routes = []Route{{ID: "rt-1", Host: testHost, Path: "/", App: "app-1"}}

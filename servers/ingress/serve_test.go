@@ -194,26 +194,12 @@ func TestWaitsForACrashedSandbox(t *testing.T) {
 func TestStaleConnections(t *testing.T) {
 	// The sandbox's server closes every connection after one answer without
 	// announcing it.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				b := make([]byte, 4096)
-				if _, err := c.Read(b); err == nil {
-					fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-				}
-			}()
+	l := accepting(t, func(c net.Conn) {
+		b := make([]byte, 4096)
+		if _, err := c.Read(b); err == nil {
+			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		}
-	}()
+	})
 	in := start(t, Config{})
 	in.install(oneApp(l.Addr().String()))
 	c := client(t)

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -26,34 +28,19 @@ func tlsEcho(t *testing.T, ca *tlstest.Authority, name string, postgres bool) ne
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
+	return accepting(t, func(c net.Conn) {
+		if postgres {
+			var b [8]byte
+			if _, err := io.ReadFull(c, b[:]); err != nil || !bytes.Equal(b[:], pgAsks(pgTLS)) {
 				return
 			}
-			go func() {
-				defer c.Close()
-				if postgres {
-					var b [8]byte
-					if _, err := io.ReadFull(c, b[:]); err != nil || !bytes.Equal(b[:], pgAsks(pgTLS)) {
-						return
-					}
-					fmt.Fprint(c, "S")
-				}
-				s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}})
-				for lines := bufio.NewScanner(s); lines.Scan(); {
-					fmt.Fprintf(s, "%s at %s\n", lines.Text(), name)
-				}
-			}()
+			fmt.Fprint(c, "S")
 		}
-	}()
-	return l
+		s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}})
+		for lines := bufio.NewScanner(s); lines.Scan(); {
+			fmt.Fprintf(s, "%s at %s\n", lines.Text(), name)
+		}
+	})
 }
 
 func pgAsks(code uint32) []byte {
@@ -153,4 +140,16 @@ func TestTCPByName(t *testing.T) {
 		}
 	}
 	wait.For(t, "no connection is counted", func() bool { return in.conns.Load() == 0 && in.tunnels.count() == 0 })
+}
+
+// TestPassthroughWithoutName: a route that passes TLS through, and names no server, admits no
+// connection. domain/routes makes none.
+func TestPassthroughWithoutName(t *testing.T) {
+	cfg, addr := tcpConfig(t, lineEcho(t, false), TCPRoute{Passthrough: true})
+	start(t, cfg)
+	c, _ := dialTCP(t, addr)
+	fmt.Fprintln(c, "hello")
+	if b, err := io.ReadAll(c); len(b) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%q, %v", b, err)
+	}
 }

@@ -48,11 +48,11 @@ type tcpRule struct {
 	TCPRoute
 	target *target
 	allow  []netip.Prefix
-	broken bool // a network cannot be read: no connection is admitted
+	broken bool // it cannot be carried out: no connection is admitted
 }
 
 func newTCPRule(r TCPRoute, tg *target) *tcpRule {
-	rule := &tcpRule{TCPRoute: r, target: tg}
+	rule := &tcpRule{TCPRoute: r, target: tg, broken: r.Passthrough && r.Host == ""}
 	if r.Allow == "" {
 		return rule
 	}

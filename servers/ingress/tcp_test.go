@@ -23,36 +23,21 @@ import (
 // lineEcho plays a sandbox that answers each line.
 func lineEcho(t *testing.T, proxied bool) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
+	return accepting(t, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		from := "-"
+		if proxied {
+			h, err := proxyproto.Read(r)
 			if err != nil {
 				return
 			}
-			go func() {
-				defer c.Close()
-				r := bufio.NewReader(c)
-				from := "-"
-				if proxied {
-					h, err := proxyproto.Read(r)
-					if err != nil {
-						return
-					}
-					from = h.SourceAddr.String()
-				}
-				for s := bufio.NewScanner(r); s.Scan(); {
-					fmt.Fprintf(c, "%s %s\n", s.Text(), from)
-				}
-				fmt.Fprint(c, "end\n")
-			}()
+			from = h.SourceAddr.String()
 		}
-	}()
-	return l
+		for s := bufio.NewScanner(r); s.Scan(); {
+			fmt.Fprintf(c, "%s %s\n", s.Text(), from)
+		}
+		fmt.Fprint(c, "end\n")
+	})
 }
 
 // tcpFront is an ingress with a route of a port.
