@@ -90,15 +90,19 @@ func (o *loginOptions) run(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	who, err := caller(ctx, t)
+	var who *server.CallerResponse
+	err = connected(ctx, t, func(ctx context.Context, c *rpc.Client) (err error) {
+		if who, err = server.NewServerClient(c).Caller(ctx); err != nil || who.How != rpc.HowToken {
+			return err
+		}
+		got, err := core.NewKeysClient(c).Exchange(ctx) // the token is valid for minutes only
+		if err == nil {
+			id.APIKey = got.Secret
+		}
+		return err
+	})
 	if err != nil {
 		return errs.Wrap(err, "log in; nothing was changed")
-	}
-	if who.How == rpc.HowToken {
-		// The token is valid for minutes only.
-		if id.APIKey, err = exchange(ctx, t); err != nil {
-			return errs.Wrap(err, "log in; nothing was changed")
-		}
 	}
 	cl.Project = cmp.Or(o.GivenProject(), who.Project)
 	cfg.Put(name, cl, who.Name, id, true)
@@ -143,32 +147,25 @@ func (o *loginOptions) newCluster(base *url.URL) (*clientconfig.Cluster, error) 
 	return cl, nil
 }
 
-// exchange returns an API key for the token of this client.
-func exchange(ctx context.Context, t *clientconfig.Target) (string, error) {
+// connected calls f with a connection to a server, for at most checkTimeout.
+func connected(ctx context.Context, t *clientconfig.Target, f func(context.Context, *rpc.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c, err := t.Connect(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer c.Close()
-	resp, err := core.NewKeysClient(c).Exchange(ctx)
-	if err != nil {
-		return "", err
-	}
-	return resp.Secret, nil
+	return f(ctx, c)
 }
 
 // caller calls a server as this client.
-func caller(ctx context.Context, t *clientconfig.Target) (*server.CallerResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	c, err := t.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	return server.NewServerClient(c).Caller(ctx)
+func caller(ctx context.Context, t *clientconfig.Target) (who *server.CallerResponse, err error) {
+	err = connected(ctx, t, func(ctx context.Context, c *rpc.Client) (err error) {
+		who, err = server.NewServerClient(c).Caller(ctx)
+		return err
+	})
+	return who, err
 }
 
 // status is what --json prints.

@@ -13,7 +13,7 @@ import (
 // filter keeps the rows of a table whose cell of a column is the value, or is not, or contains it.
 type filter struct{ column, op, value string }
 
-// operators of a filter; the longer ones first.
+// operators of a filter.
 var operators = []string{"!=", "~", "="}
 
 // AddFilter has tables show only some of their rows: those for which COLUMN=TEXT, COLUMN!=TEXT or COLUMN~TEXT (contains)

@@ -64,13 +64,14 @@ func (o *configOptions) run(ctx context.Context, name string) error {
 	if c, err := readCertificate(o.renew + "-cert.pub"); o.renew != "" && err == nil && valid(c) {
 		return nil
 	}
-	user, host, argument := gitUser, "runtime", "--git"
+	// The key for git push is named like the host, since each server has its own.
+	user, host, argument, file := gitUser, "runtime", "--git", "push-"+command.Sanitize(cmp.Or(o.host, "runtime"))
 	if !o.git {
 		s, err := command.Find[sandbox.Sandbox](ctx, o.Env, name)
 		if err != nil {
 			return err
 		}
-		user, host, argument = string(s.ID), cmp.Or(s.Name, string(s.ID)), string(s.ID)
+		user, host, argument, file = string(s.ID), cmp.Or(s.Name, string(s.ID)), string(s.ID), string(s.ID)
 	}
 	path := o.renew
 	if path == "" {
@@ -78,7 +79,7 @@ func (o *configOptions) run(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		path = filepath.Join(dir, cmp.Or(o.keyName(), user))
+		path = filepath.Join(dir, file)
 	}
 	key, err := openKey(path)
 	if err != nil {
@@ -123,15 +124,6 @@ func (o *configOptions) run(ctx context.Context, name string) error {
 	}
 	o.Printf("%s", text)
 	return nil
-}
-
-// keyName returns the name of the key for git push, of which each server has its own;
-// empty for a sandbox.
-func (o *configOptions) keyName() string {
-	if !o.git {
-		return ""
-	}
-	return "push-" + command.Sanitize(cmp.Or(o.host, "runtime"))
 }
 
 // renewal returns the command line with which this program renews the

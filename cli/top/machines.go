@@ -48,15 +48,15 @@ func (o *options) readMachines(ctx context.Context, nodes []*core.Node) ([]machi
 				return err
 			}
 			for _, s := range resp.Series {
-				if v := s.Values[len(s.Values)-1]; !math.IsNaN(v) {
-					all[i].Values[s.Metric] = v
+				if n := len(s.Values); n > 0 && !math.IsNaN(s.Values[n-1]) {
+					all[i].Values[s.Metric] = s.Values[n-1]
 				}
 			}
 			return nil
 		})
 	}
 	switch err := g.Wait(); {
-	case errs.Is(err, errs.FailedPrecondition), errs.Is(err, errs.PermissionDenied), errs.Is(err, errs.Unimplemented):
+	case errs.Is(err, errs.FailedPrecondition), errs.Is(err, errs.PermissionDenied):
 		return nil, nil
 	case err != nil:
 		return nil, err
