@@ -117,9 +117,9 @@ func TestDiskCacheClosed(t *testing.T) {
 	}
 }
 
-// TestReadBatch: of a directory, reads of single blocks, of what is in memory, in the log,
-// in several frames, in part of a block and beyond the end, together: each has what is there or
-// its own error.
+// TestReadBatch makes reads of different kinds together, of a disk in a directory: of single blocks,
+// of data in memory, of data in the log, of several frames, of a part of a block, and beyond the
+// end. Each read returns the disk's data, or an error of its own.
 func TestReadBatch(t *testing.T) {
 	const size = 4 << 20
 	r := newFixture(t, size)

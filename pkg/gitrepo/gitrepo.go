@@ -219,7 +219,7 @@ func (r *Repo) git(ctx context.Context, env []string, args ...string) (string, e
 	return string(out), nil
 }
 
-// head keeps the begin of what is written.
+// head keeps the first bytes of an output, and drops the rest.
 type head struct {
 	bytes.Buffer
 	left int

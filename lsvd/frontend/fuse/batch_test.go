@@ -112,9 +112,9 @@ func TestBatchesWrites(t *testing.T) {
 	}
 }
 
-// TestBatchedReads reads what is in memory, what is queued and what is not,
-// several at a time, with writes and without: each is answered with what is there,
-// or with an error if the disk has none.
+// TestBatchedReads sends reads together, with writes and without: of data in memory, of reads
+// that the disk queues, and of others. The connection answers each read with the disk's data, or
+// with the disk's error.
 func TestBatchedReads(t *testing.T) {
 	c := mount(t)
 	disk := &records{memory: memory{b: make([]byte, 1<<20)}}

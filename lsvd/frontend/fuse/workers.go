@@ -98,7 +98,7 @@ func (c *Conn) readBatch() (b batch) {
 		case q.h.op == opForget || q.h.op == opBatchForget: // are not answered
 			c.putBuffer(r)
 		case q.h.op == opInterrupt:
-			// Refused once, it is not sent again: what was begun is brought to an end.
+			// The kernel sends no interrupts after a refusal. The request that it meant ends by itself.
 			r.out = r.out[:outHead]
 			r.finish(q.h.unique, nil, unix.ENOSYS)
 			c.putBuffer(r)
