@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"miren.dev/runtime/testsupport/gittest"
 	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -34,23 +35,14 @@ func testGitPushGuide(t *testing.T, g *guide) {
 	g.env = append(g.env, "HOME="+home, "GIT_SSH_COMMAND=ssh -F "+config+" -o BatchMode=yes -o IdentityAgent=none", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0",
 		"GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@example.com")
 	g.words["shop.git"], g.words["host:2222"], g.words["ssh://runtime/"] = app+".git", c.host+":"+c.port, "ssh://runtime/guide-git-push/"
+	repo := gittest.New(t, g.dir)
 	commit := func(files map[string]string) {
 		t.Helper()
 		for name, text := range files {
 			g.file(name, text)
 		}
-		for _, args := range [][]string{{"add", "."}, {"commit", "--quiet", "--message", "new page"}} {
-			cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", g.dir, "-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)...)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("git %v: %v %s", args, err, out)
-			}
-		}
-	}
-	git := func(args ...string) {
-		t.Helper()
-		if out, err := exec.CommandContext(t.Context(), "git", append([]string{"-C", g.dir}, args...)...).CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v %s", args, err, out)
-		}
+		repo.Git("add", ".")
+		repo.Git("commit", "--quiet", "--message", "new page")
 	}
 	answers := func(host, body string) {
 		t.Helper()
@@ -59,7 +51,6 @@ func testGitPushGuide(t *testing.T, g *guide) {
 			return err == nil && code == http.StatusOK && strings.Contains(got, body)
 		}, wait.Within(converge))
 	}
-	git("init", "--quiet", "--initial-branch=main")
 	commit(map[string]string{"index.html": "<p>one</p>\n", "app.toml": "name = \"ignored\"\n"})
 
 	g.elsewhere("r server start", "TestSSHGateway")
@@ -79,12 +70,12 @@ func testGitPushGuide(t *testing.T, g *guide) {
 	}
 	answers(app+".localhost", "one")
 
-	git("rm", "--quiet", "Procfile", "Dockerfile")
-	git("checkout", "--quiet", "-b", "production")
+	repo.Git("rm", "--quiet", "Procfile", "Dockerfile")
+	repo.Git("checkout", "--quiet", "-b", "production")
 	commit(map[string]string{"index.html": "<p>two</p>\n", "app.toml": "[git]\nbranch = \"production\"\npreviews = true\n"})
 	g.run("git push runtime production", app+" serves")
 	answers(app+".localhost", "two")
-	git("checkout", "--quiet", "-b", "feature/cart")
+	repo.Git("checkout", "--quiet", "-b", "feature/cart")
 	commit(map[string]string{"index.html": "<p>three</p>\n"})
 	g.run("git push runtime feature/cart ", app+" serves")
 	answers("feature-cart--"+app+".localhost", "three")
@@ -93,8 +84,8 @@ func testGitPushGuide(t *testing.T, g *guide) {
 	answers(app+".localhost", "three")
 
 	g.run("r ssh key add")
-	git("checkout", "--quiet", "production")
-	git("reset", "--quiet", "--hard", "feature/cart")
+	repo.Git("checkout", "--quiet", "production")
+	repo.Git("reset", "--quiet", "--hard", "feature/cart")
 	commit(map[string]string{"index.html": "<p>four</p>\n"})
 	g.run("git push ssh://git@", app+" serves")
 	answers(app+".localhost", "four")
@@ -103,18 +94,12 @@ func testGitPushGuide(t *testing.T, g *guide) {
 // testPushKilled: a push whose server is killed fails; the deployment that it began has an
 // end, and the same push succeeds then.
 func (c *sshClient) testPushKilled(t *testing.T, s *server) {
-	need.Tools(t, "git")
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "index.html"), "<p>killed once</p>\n")
+	repo := gittest.New(t, t.TempDir())
+	repo.Commit("index.html", "<p>killed once</p>\n")
 	command := func(args ...string) *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)...)
-		cmd.Env = append(os.Environ(), "GIT_SSH_COMMAND=ssh -F "+filepath.Join(c.dir, "config"), "GIT_CONFIG_GLOBAL=/dev/null")
+		cmd := repo.Command(args...)
+		cmd.Env = append(cmd.Env, "GIT_SSH_COMMAND=ssh -F "+filepath.Join(c.dir, "config"))
 		return cmd
-	}
-	for _, args := range [][]string{{"init", "--quiet", "--initial-branch=main"}, {"add", "."}, {"commit", "--quiet", "--message", "first"}} {
-		if out, err := command(args...).CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v %s", args, err, out)
-		}
 	}
 	url := "ssh://git@sandbox/killed.git"
 	cmd := command("push", url, "main")

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,7 +23,7 @@ import (
 	"miren.dev/runtime/pkg/gitrepo"
 	"miren.dev/runtime/pkg/source"
 	"miren.dev/runtime/pkg/sysuser"
-	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/gittest"
 	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -33,9 +32,9 @@ import (
 // deployments end that the service accepts.
 type env struct {
 	*apps.Service
+	*gittest.Repo
 	t       *testing.T
 	pushes  *Service
-	client  string
 	address string
 	// end decides the end of a deployment; nil: it succeeds.
 	end  func(ctx context.Context, d *app.Deployment) error
@@ -92,12 +91,12 @@ func (e *env) Follow(ctx context.Context, did id.Deployment, _ int64, emit func(
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	need.Tools(t, "git")
+	client := gittest.New(t, t.TempDir())
 	store := pgtest.Store(t, api.Kinds()...)
 	if err := projects.Ensure(t.Context(), store, projects.Default); err != nil {
 		t.Fatal(err)
 	}
-	e := &env{t: t, client: t.TempDir(), errs: make(chan error, 1)}
+	e := &env{Repo: client, t: t, errs: make(chan error, 1)}
 	e.until(t.Context())
 	src := source.NewStore(source.StoreConfig{Dir: t.TempDir(), MaxBytes: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
 	e.Service = &apps.Service{Store: store, Sources: src, Logger: slog.New(slog.DiscardHandler)}
@@ -105,83 +104,19 @@ func newEnv(t *testing.T) *env {
 	e.pushes = &Service{Store: store, Apps: e, Sources: src, Logger: slog.New(slog.DiscardHandler), Open: func(context.Context) (*gitrepo.Repos, error) {
 		return gitrepo.New(gitrepo.Config{Dir: dir, User: sysuser.Current()})
 	}}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.address = l.Addr().String()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			e.errs <- e.serve(c)
-		}
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-done
+	e.address = gittest.Serve(t, func(path string, c net.Conn) {
+		e.errs <- e.pushes.Receive(*e.ctx.Load(), Request{App: path, By: "alice"}, c, c)
 	})
-	e.git("init", "--quiet", "--initial-branch=main")
-	e.commit("index.html", "one\n")
+	e.Commit("index.html", "one\n")
 	return e
 }
 
 func (e *env) until(ctx context.Context) { e.ctx.Store(&ctx) }
 
-// serve serves a client that speaks git's own protocol: its first line names the app.
-func (e *env) serve(c net.Conn) error {
-	defer c.Close()
-	size := make([]byte, 4)
-	if _, err := io.ReadFull(c, size); err != nil {
-		return err
-	}
-	n, err := strconv.ParseUint(string(size), 16, 16)
-	if err != nil {
-		return err
-	}
-	line := make([]byte, n-4)
-	if _, err := io.ReadFull(c, line); err != nil {
-		return err
-	}
-	path, _, _ := strings.Cut(strings.TrimPrefix(string(line), "git-receive-pack /"), "\x00")
-	return e.pushes.Receive(*e.ctx.Load(), Request{App: path, By: "alice"}, c, c)
-}
-
-func (e *env) try(args ...string) (string, error) {
-	cmd := exec.CommandContext(e.t.Context(), "git", args...)
-	cmd.Dir = e.client
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@example.com")
-	out, err := cmd.CombinedOutput()
-	return strings.TrimSpace(string(out)), err
-}
-
-func (e *env) git(args ...string) string {
-	e.t.Helper()
-	out, err := e.try(args...)
-	if err != nil {
-		e.t.Fatalf("git %v: %v\n%s", args, err, out)
-	}
-	return out
-}
-
-func (e *env) commit(name, text string) string {
-	e.t.Helper()
-	if err := os.WriteFile(filepath.Join(e.client, name), []byte(text), 0o644); err != nil {
-		e.t.Fatal(err)
-	}
-	e.git("add", "--force", name)
-	e.git("commit", "--quiet", "--message", "change "+name)
-	return e.git("rev-parse", "HEAD")
-}
-
 // push pushes to an app; want is what git prints, and refused whether it must fail.
 func (e *env) push(refused bool, want, name string, args ...string) string {
 	e.t.Helper()
-	out, err := e.try(append([]string{"push", "git://" + e.address + "/" + name}, args...)...)
+	out, err := e.Try(append([]string{"push", "git://" + e.address + "/" + name}, args...)...)
 	if rerr := wait.Receive(e.t, "the push is over", e.errs); rerr != nil {
 		e.t.Fatalf("the server: %v\n%s", rerr, out)
 	}
@@ -193,7 +128,7 @@ func (e *env) push(refused bool, want, name string, args ...string) string {
 
 func TestPushDeploys(t *testing.T) {
 	e := newEnv(t)
-	first := e.git("rev-parse", "HEAD")
+	first := e.Git("rev-parse", "HEAD")
 	out := e.push(false, "remote: shop serves", "shop", "main")
 	if !strings.Contains(out, "remote: #1 | compiling [2J") {
 		t.Errorf("the build's output is not shown, or acts on the terminal: %q", out)
@@ -213,7 +148,7 @@ func TestPushDeploys(t *testing.T) {
 
 	// What serves is the branch, and a failed push changes nothing.
 	e.push(false, "Everything up-to-date", "shop", "main")
-	second := e.commit("index.html", "two\n")
+	second := e.Commit("index.html", "two\n")
 	e.end = func(_ context.Context, d *app.Deployment) error {
 		code := int64(137)
 		d.Status.Phase = app.DeploymentPhaseFailed
@@ -228,26 +163,26 @@ func TestPushDeploys(t *testing.T) {
 	}
 	e.end = nil
 	e.push(false, first[:7]+".."+second[:7], "shop", "main")
-	e.git("reset", "--quiet", "--hard", first)
+	e.Git("reset", "--quiet", "--hard", first)
 	e.push(true, "non-fast-forward", "shop", "main")
 }
 
 // TestPushedBranches: which branch is deployed, and what the others become.
 func TestPushedBranches(t *testing.T) {
 	e := newEnv(t)
-	e.git("branch", "Feature/1.x")
+	e.Git("branch", "Feature/1.x")
 	e.push(true, "pushes of the branch Feature/1.x are not deployed", "shop", "Feature/1.x")
 	if _, err := e.Find(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
 		t.Errorf("a refused push created the app: %v", err)
 	}
 	e.push(true, "one deployment is of one branch", "shop", "main", "main:next")
-	e.git("tag", "v1")
+	e.Git("tag", "v1")
 	e.push(true, "the push has no branch", "shop", "v1")
 	e.push(false, "shop serves", "shop", "main", "v1")
 	e.push(true, "a push deletes nothing", "shop", ":main")
 
-	e.git("checkout", "--quiet", "Feature/1.x")
-	e.commit("app.toml", "[git]\nbranch = \"live\"\npreviews = true\n")
+	e.Git("checkout", "--quiet", "Feature/1.x")
+	e.Commit("app.toml", "[git]\nbranch = \"live\"\npreviews = true\n")
 	e.push(false, "shop serves", "shop", "Feature/1.x")
 	if p := e.last.Spec.Preview; p == nil || p.Name != "feature-1-x" || p.TTL != app.DefaultPreviewTTL {
 		t.Errorf("the preview is %+v", p)
@@ -256,15 +191,15 @@ func TestPushedBranches(t *testing.T) {
 	if e.last.Spec.Preview != nil {
 		t.Error("a push of the configured branch became a preview")
 	}
-	e.commit("app.toml", "[git]\nbranhc = \"live\"\n")
+	e.Commit("app.toml", "[git]\nbranhc = \"live\"\n")
 	e.push(true, `unknown key "git.branhc"`, "shop", "HEAD:live")
 	// A link in the place of app.toml is not followed out of the source.
-	e.git("rm", "--quiet", "app.toml")
-	if err := os.Symlink("/etc/passwd", filepath.Join(e.client, "app.toml")); err != nil {
+	e.Git("rm", "--quiet", "app.toml")
+	if err := os.Symlink("/etc/passwd", filepath.Join(e.Dir, "app.toml")); err != nil {
 		t.Fatal(err)
 	}
-	e.git("add", "app.toml")
-	e.git("commit", "--quiet", "--message", "link")
+	e.Git("add", "app.toml")
+	e.Git("commit", "--quiet", "--message", "link")
 	if out := e.push(true, "remote: error: ", "shop", "HEAD:live"); strings.Contains(out, "root:") {
 		t.Errorf("a file of the server was read: %s", out)
 	}
@@ -273,7 +208,7 @@ func TestPushedBranches(t *testing.T) {
 func TestPushesAtOnce(t *testing.T) {
 	e := newEnv(t)
 	e.push(false, "shop serves", "shop", "main")
-	e.commit("index.html", "two\n")
+	e.Commit("index.html", "two\n")
 
 	// Another deployment holds the app.
 	a, err := e.Find(t.Context(), "", "shop")
@@ -330,7 +265,7 @@ func TestClientGoesAway(t *testing.T) {
 		return ctx.Err()
 	}
 	cmd := exec.CommandContext(ctx, "git", "push", "git://"+e.address+"/shop", "main")
-	cmd.Dir = e.client
+	cmd.Dir = e.Dir
 	if err := cmd.Run(); err == nil {
 		t.Fatal("a client that was killed succeeds")
 	}

@@ -10,22 +10,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/sysuser"
-	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/gittest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 // env is a server of one repository, and a client with a repository of its own.
 type env struct {
-	t      *testing.T
-	repos  *Repos
-	client string
-	url    string
+	*gittest.Repo
+	t     *testing.T
+	repos *Repos
+	url   string
 	// accept decides about the next push.
 	accept func(context.Context, *Push, io.Writer) error
 	last   *Push
@@ -36,53 +35,23 @@ type env struct {
 
 func newEnv(t *testing.T, cfg Config) *env {
 	t.Helper()
-	need.Tools(t, "git")
+	client := gittest.New(t, t.TempDir())
 	cfg.Dir, cfg.User = filepath.Join(t.TempDir(), "git"), sysuser.Current()
 	repos, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &env{t: t, repos: repos, client: t.TempDir(), served: make(chan struct{}, 1)}
-	e.git("init", "--quiet", "--initial-branch=main")
-	e.commitFile("README", "first\n")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.url = "git://" + l.Addr().String() + "/shop"
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			e.serve(c)
-			e.served <- struct{}{}
-		}
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-done
-	})
+	e := &env{Repo: client, t: t, repos: repos, served: make(chan struct{}, 1)}
+	e.Commit("README", "first\n")
+	e.url = "git://" + gittest.Serve(t, func(_ string, c net.Conn) {
+		e.serve(c)
+		e.served <- struct{}{}
+	}) + "/shop"
 	return e
 }
 
-// serve serves one client that speaks git's own protocol.
+// serve serves one client.
 func (e *env) serve(c net.Conn) {
-	defer c.Close()
-	size := make([]byte, 4)
-	if _, err := io.ReadFull(c, size); err != nil {
-		return
-	}
-	n, err := strconv.ParseUint(string(size), 16, 16)
-	if err != nil {
-		return
-	}
-	if _, err := io.CopyN(io.Discard, c, int64(n)-4); err != nil {
-		return
-	}
 	repo, err := e.repos.Open(e.t.Context(), "shop")
 	if err == nil {
 		err = repo.Advertise(e.t.Context(), e.branch, e.commit)
@@ -97,42 +66,10 @@ func (e *env) serve(c net.Conn) {
 	})
 }
 
-func (e *env) try(args ...string) (string, error) {
-	cmd := exec.CommandContext(e.t.Context(), "git", args...)
-	cmd.Dir = e.client
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@example.com")
-	out, err := cmd.CombinedOutput()
-	return strings.TrimSpace(string(out)), err
-}
-
-func (e *env) git(args ...string) string {
-	e.t.Helper()
-	out, err := e.try(args...)
-	if err != nil {
-		e.t.Fatalf("git %v: %v\n%s", args, err, out)
-	}
-	return out
-}
-
-// commitFile commits a file and returns the commit.
-func (e *env) commitFile(name, text string) string {
-	e.t.Helper()
-	path := filepath.Join(e.client, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		e.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		e.t.Fatal(err)
-	}
-	e.git("add", "--force", name)
-	e.git("commit", "--quiet", "--message", "change "+name)
-	return e.git("rev-parse", "HEAD")
-}
-
 // push pushes; want is a text that git prints, and refused whether the push must fail.
 func (e *env) push(refused bool, want string, args ...string) string {
 	e.t.Helper()
-	out, err := e.try(append([]string{"push", e.url}, args...)...)
+	out, err := e.Try(append([]string{"push", e.url}, args...)...)
 	wait.Receive(e.t, "the server has ended with the push", e.served)
 	if (err != nil) != refused || !strings.Contains(out, want) {
 		e.t.Fatalf("git push %v: %v, want %q:\n%s", args, err, want, out)
@@ -157,7 +94,7 @@ func (e *env) leftovers() (names []string) {
 
 func TestPush(t *testing.T) {
 	e := newEnv(t, Config{})
-	first := e.git("rev-parse", "HEAD")
+	first := e.Git("rev-parse", "HEAD")
 	e.accept = func(_ context.Context, p *Push, w io.Writer) error {
 		fmt.Fprintf(w, "building\naccept\nhalf a line")
 		return errors.New("refused")
@@ -193,10 +130,10 @@ func TestPush(t *testing.T) {
 	e.branch, e.commit = "a..b c", first // of a client that is not git
 	e.push(false, "[new branch]", "main")
 	e.branch, e.commit = "main", first
-	second := e.commitFile("README", "second\n")
+	second := e.Commit("README", "second\n")
 	e.push(false, first[:7], "main")
 	e.commit = second
-	e.git("reset", "--quiet", "--hard", first)
+	e.Git("reset", "--quiet", "--hard", first)
 	e.push(true, "non-fast-forward", "main")
 	e.push(false, "forced update", "--force", "main")
 	if left := e.leftovers(); len(left) > 0 {
@@ -208,17 +145,17 @@ func TestPush(t *testing.T) {
 // advertised no more.
 func TestKeptCommits(t *testing.T) {
 	e := newEnv(t, Config{})
-	e.commitFile("large", strings.Repeat("0123456789abcdef\n", 4096))
+	e.Commit("large", strings.Repeat("0123456789abcdef\n", 4096))
 	e.accept = accepted
 	e.push(false, "Enumerating objects: 6", "--progress", "main")
 	repo, err := e.repos.Open(t.Context(), "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := repo.Keep(t.Context(), "main", e.git("rev-parse", "HEAD")); err != nil {
+	if err := repo.Keep(t.Context(), "main", e.Git("rev-parse", "HEAD")); err != nil {
 		t.Fatal(err)
 	}
-	e.commitFile("small", "x\n")
+	e.Commit("small", "x\n")
 	out := e.push(false, "[new branch]", "--progress", "main")
 	if !strings.Contains(out, "Total 3 ") {
 		t.Errorf("the second push sent more than a commit, its folder and its file:\n%s", out)
@@ -238,14 +175,14 @@ func TestKeptCommits(t *testing.T) {
 // TestShallowPush: a clone without history, as CI has, can be pushed.
 func TestShallowPush(t *testing.T) {
 	e := newEnv(t, Config{})
-	e.commitFile("README", "second\n")
+	e.Commit("README", "second\n")
 	clone := filepath.Join(t.TempDir(), "clone")
-	e.git("clone", "--quiet", "--depth", "1", "file://"+e.client, clone)
-	whole := e.client
-	e.client = clone
+	e.Git("clone", "--quiet", "--depth", "1", "file://"+e.Dir, clone)
+	whole := e.Dir
+	e.Dir = clone
 	e.accept = accepted
 	e.push(false, "[new branch]", "main")
-	e.client = whole
+	e.Dir = whole
 	e.push(false, "main", "main")
 }
 
@@ -268,14 +205,14 @@ func TestHostilePushes(t *testing.T) {
 	large := Limits{Files: 100, Bytes: 1 << 20}
 
 	// Filters and hooks of the source are not run; attributes leave nothing out.
-	e.commitFile(".gitattributes", "* filter=evil export-ignore\n")
-	e.commitFile(".gitconfig", "[filter \"evil\"]\n\tsmudge = touch "+marker+"\n\trequired\n")
-	e.commitFile("hooks/post-checkout", "#!/bin/sh\ntouch "+marker+"\n")
-	if err := os.Symlink("/etc/passwd", filepath.Join(e.client, "link")); err != nil {
+	e.Commit(".gitattributes", "* filter=evil export-ignore\n")
+	e.Commit(".gitconfig", "[filter \"evil\"]\n\tsmudge = touch "+marker+"\n\trequired\n")
+	e.Commit("hooks/post-checkout", "#!/bin/sh\ntouch "+marker+"\n")
+	if err := os.Symlink("/etc/passwd", filepath.Join(e.Dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	e.git("add", "link")
-	e.git("commit", "--quiet", "--message", "link")
+	e.Git("add", "link")
+	e.Git("commit", "--quiet", "--message", "link")
 	checkout(large, func(tree *Tree) error {
 		to, err := os.Readlink(filepath.Join(tree.Dir, "link"))
 		if err == nil && to != "/etc/passwd" {
@@ -300,10 +237,10 @@ func TestHostilePushes(t *testing.T) {
 		"a folder .git":         "040000 tree %[2]s\t.git\n",
 		"the folder above":      "040000 tree %[2]s\t..\n",
 	} {
-		blob := e.git("hash-object", "-w", "README")
+		blob := e.Git("hash-object", "-w", "README")
 		inner := e.mktree("100644 blob " + blob + "\tconfig\n")
 		tree := e.mktree(fmt.Sprintf(mktree, blob, inner))
-		commit := e.git("commit-tree", "-m", "evil", tree)
+		commit := e.Git("commit-tree", "-m", "evil", tree)
 		checkout(large, nothing)
 		out := e.push(true, "", commit+":refs/heads/evil")
 		if !strings.Contains(out, "rejected") && !strings.Contains(out, "unpack") {
@@ -313,7 +250,7 @@ func TestHostilePushes(t *testing.T) {
 
 	noise := make([]byte, 256<<10)
 	rand.Read(noise) // never fails
-	e.commitFile("noise", string(noise))
+	e.Commit("noise", string(noise))
 	e.accept = accepted
 	e.last = nil
 	e.push(true, "", "main")
@@ -328,7 +265,7 @@ func TestHostilePushes(t *testing.T) {
 func (e *env) mktree(text string) string {
 	e.t.Helper()
 	cmd := exec.CommandContext(e.t.Context(), "git", "mktree")
-	cmd.Dir, cmd.Stdin = e.client, strings.NewReader(text)
+	cmd.Dir, cmd.Stdin = e.Dir, strings.NewReader(text)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		e.t.Fatalf("git mktree: %v\n%s", err, out)
@@ -338,8 +275,8 @@ func (e *env) mktree(text string) string {
 
 func TestSubmodulesAreNotFetched(t *testing.T) {
 	e := newEnv(t, Config{})
-	e.git("update-index", "--add", "--cacheinfo", "160000,"+e.git("rev-parse", "HEAD")+",vendor/lib")
-	e.git("commit", "--quiet", "--message", "submodule")
+	e.Git("update-index", "--add", "--cacheinfo", "160000,"+e.Git("rev-parse", "HEAD")+",vendor/lib")
+	e.Git("commit", "--quiet", "--message", "submodule")
 	e.accept = func(ctx context.Context, p *Push, w io.Writer) error {
 		tree, err := p.Checkout(ctx, p.Updates[0].Commit, Limits{Files: 10, Bytes: 1000})
 		if err != nil {
