@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -43,22 +44,22 @@ func (l *Lines) Deployment(d *Deployment, now time.Time) (out []string) {
 
 // Line returns the line for an event of a build; "" if it needs none.
 func (e *BuildEvent) Line() string {
-	if value(e.Internal) && e.Kind != "failed" {
+	if opt.Value(e.Internal) && e.Kind != "failed" {
 		return ""
 	}
 	switch e.Kind {
 	case "started":
-		return fmt.Sprintf("#%d %s", value(e.Step), e.Name)
+		return fmt.Sprintf("#%d %s", opt.Value(e.Step), e.Name)
 	case "log":
-		return fmt.Sprintf("#%d | %s", value(e.Step), e.Text)
+		return fmt.Sprintf("#%d | %s", opt.Value(e.Step), e.Text)
 	case "cached":
-		return fmt.Sprintf("#%d cached", value(e.Step))
+		return fmt.Sprintf("#%d cached", opt.Value(e.Step))
 	case "done":
-		return fmt.Sprintf("#%d done in %s", value(e.Step), ShortDuration(value(e.Took)))
+		return fmt.Sprintf("#%d done in %s", opt.Value(e.Step), ShortDuration(opt.Value(e.Took)))
 	case "failed":
-		return fmt.Sprintf("#%d failed: %s", value(e.Step), e.Text)
+		return fmt.Sprintf("#%d failed: %s", opt.Value(e.Step), e.Text)
 	case "canceled":
-		return fmt.Sprintf("#%d canceled", value(e.Step))
+		return fmt.Sprintf("#%d canceled", opt.Value(e.Step))
 	case "warning":
 		return "warning: " + e.Text
 	}
@@ -116,12 +117,4 @@ func ShortDuration(d time.Duration) string {
 		return fmt.Sprintf("%.1fs", d.Seconds())
 	}
 	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
-}
-
-// value returns the value of an optional field, zero if it is absent.
-func value[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }

@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -87,7 +88,7 @@ func (v *richView) buildEnded(s *app.Step) {
 				x.end = "canceled"
 			}
 		}
-		if !val(x.Internal) || x.end == "failed" {
+		if !opt.Value(x.Internal) || x.end == "failed" {
 			v.live.Println(v.vertexLine(x))
 		}
 	}
@@ -111,17 +112,17 @@ func (v *richView) Build(e *app.BuildEvent) {
 		}
 	case "progress":
 		x.progress = e.Text
-		if total := val(e.Total); total > 0 {
-			x.progress = fmt.Sprintf("%s %s of %s", e.Text, schema.CellBytes(val(e.Current)), schema.CellBytes(total))
+		if total := opt.Value(e.Total); total > 0 {
+			x.progress = fmt.Sprintf("%s %s of %s", e.Text, schema.CellBytes(opt.Value(e.Current)), schema.CellBytes(total))
 		}
 	case "cached", "done", "failed", "canceled":
-		x.end, x.took, x.progress = e.Kind, val(e.Took), ""
+		x.end, x.took, x.progress = e.Kind, opt.Value(e.Took), ""
 	}
 }
 
 func (v *richView) vertex(e *app.BuildEvent) *vertex {
 	for _, x := range v.vertices {
-		if val(x.Step) == val(e.Step) {
+		if opt.Value(x.Step) == opt.Value(e.Step) {
 			return x
 		}
 	}
@@ -233,7 +234,7 @@ func (v *richView) vertexLine(x *vertex) string {
 func (v *richView) buildLines() []string {
 	var shown []*vertex
 	for _, x := range v.vertices {
-		if !val(x.Internal) {
+		if !opt.Value(x.Internal) {
 			shown = append(shown, x)
 		}
 	}

@@ -115,11 +115,3 @@ func files(n int) string {
 	}
 	return fmt.Sprintf("%d files", n)
 }
-
-// val returns the value of an optional field, zero if it is absent.
-func val[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 )
 
 const (
@@ -129,16 +130,7 @@ func (s *Service) awaitBuildChange(ctx context.Context, b *app.Build) error {
 // BuildEvent returns an event of a build's log as clients get it.
 func BuildEvent(e *buildlog.Event) app.BuildEvent {
 	return app.BuildEvent{
-		Kind: string(e.Kind), Step: optional(int64(e.Step)), Name: e.Name, At: e.At, Took: optional(e.Took), Text: e.Text,
-		Stderr: optional(e.Stderr), Current: optional(e.Current), Total: optional(e.Total), Internal: optional(e.Internal),
+		Kind: string(e.Kind), Step: opt.Of(int64(e.Step)), Name: e.Name, At: e.At, Took: opt.Of(e.Took), Text: e.Text,
+		Stderr: opt.Of(e.Stderr), Current: opt.Of(e.Current), Total: opt.Of(e.Total), Internal: opt.Of(e.Internal),
 	}
-}
-
-// optional returns nil for the zero value.
-func optional[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
 }

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/lsvd/node/daemon"
 	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/version"
 )
 
@@ -30,13 +31,6 @@ var _ api.Disks = (*server)(nil)
 // detachTimeout is how long a detach waits for the store unless the request
 // sets a timeout.
 const detachTimeout = time.Minute
-
-func value[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
 
 func (s *server) Status(context.Context) (*api.StatusResponse, error) {
 	r := &api.StatusResponse{Version: version.Get().Version, PID: int64(os.Getpid()), StartedAt: s.started, StateDir: s.cfg.StateDir,
@@ -65,8 +59,8 @@ func (s *server) Get(_ context.Context, req *api.VolumeRequest) (*api.DiskRespon
 
 func (s *server) Attach(ctx context.Context, req *api.AttachRequest) (*api.DiskResponse, error) {
 	r := daemon.Request{Volume: req.Volume, TakeOver: req.TakeOver, AcceptLoss: req.AcceptLoss}
-	r.Spec = daemon.Spec{Store: req.Store, KeyFile: req.KeyFile, ReadOnly: req.ReadOnly, CacheBytes: value(req.CacheBytes),
-		MaxUnsent: value(req.MaxUnsentBytes), RemoteFlush: req.RemoteFlush}
+	r.Spec = daemon.Spec{Store: req.Store, KeyFile: req.KeyFile, ReadOnly: req.ReadOnly, CacheBytes: opt.Value(req.CacheBytes),
+		MaxUnsent: opt.Value(req.MaxUnsentBytes), RemoteFlush: req.RemoteFlush}
 	r.Block = req.Block
 	for _, l := range req.Nbd {
 		r.NBD = append(r.NBD, daemon.Listen{Socket: l.Socket, Address: l.Address, TLS: l.TLS, Clients: l.Clients, Plain: l.Plain})
@@ -81,7 +75,7 @@ func (s *server) Attach(ctx context.Context, req *api.AttachRequest) (*api.DiskR
 func (s *server) Detach(ctx context.Context, req *api.DetachRequest) (*api.DiskResponse, error) {
 	// A half-done detach is of no use to any caller, so it continues after the
 	// caller has gone.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(value(req.Timeout), detachTimeout))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(opt.Value(req.Timeout), detachTimeout))
 	defer cancel()
 	i, err := s.engine.Detach(ctx, req.Volume, req.Store, req.Force)
 	if err != nil {

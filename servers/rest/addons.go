@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // Addon is a database or store in a sandbox of its own, which apps use.
@@ -116,8 +117,8 @@ type createdAddon struct {
 func createAddon(ctx context.Context, in *createAddonInput) (*createdAddon, error) {
 	b := &in.Body
 	a, err := addonBody(addons(ctx).Create(ctx, &addon.CreateAddonRequest{
-		Project: callerFrom(ctx).Project(), Addon: b.Name, Engine: addon.Engine(b.Engine), Version: b.Version, SizeBytes: optional(b.SizeBytes),
-		MemoryBytes: optional(b.MemoryBytes), Source: b.Source, Backup: b.Backup,
+		Project: callerFrom(ctx).Project(), Addon: b.Name, Engine: addon.Engine(b.Engine), Version: b.Version, SizeBytes: opt.Of(b.SizeBytes),
+		MemoryBytes: opt.Of(b.MemoryBytes), Source: b.Source, Backup: b.Backup,
 	}))
 	if err != nil {
 		return nil, err
@@ -222,7 +223,7 @@ type deleteAddonInput struct {
 }
 
 func deleteAddon(ctx context.Context, in *deleteAddonInput) (*struct{}, error) {
-	return nil, addons(ctx).Delete(ctx, &addon.DeleteAddonRequest{Project: callerFrom(ctx).Project(), Addon: in.Addon, Force: optional(in.Force)})
+	return nil, addons(ctx).Delete(ctx, &addon.DeleteAddonRequest{Project: callerFrom(ctx).Project(), Addon: in.Addon, Force: opt.Of(in.Force)})
 }
 
 func rotateAddon(ctx context.Context, in *AddonInput) (*body[Addon], error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // AppLogs is lines of an app that a search found.
@@ -39,7 +40,7 @@ func searchAppLogs(ctx context.Context, in *searchLogsInput) (*body[AppLogs], er
 	limit := in.Limit + 1
 	st, err := sandboxes(ctx).Logs(ctx, &sandbox.LogsRequest{
 		Project: callerFrom(ctx).Project(), App: in.App, Service: in.Service, Grep: in.Grep, Level: in.Level,
-		Since: optional(in.Since), Until: optional(in.Until), Limit: &limit,
+		Since: opt.Of(in.Since), Until: opt.Of(in.Until), Limit: &limit,
 	})
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // AuditRecord is a call that changed something, or was refused.
@@ -50,7 +51,7 @@ func listAudit(ctx context.Context, in *auditInput) (*body[AuditPage], error) {
 	c := callerFrom(ctx)
 	resp, err := history.NewHistoryClient(c.Client).List(ctx, &history.ListRequest{
 		Stream: history.StreamAudit, Project: c.Project(), Actor: in.Actor, Action: in.Action, SubjectKind: in.SubjectKind, Subject: in.Subject,
-		Since: optional(in.Since), Until: optional(in.Until), Limit: in.Limit, Cursor: in.Cursor,
+		Since: opt.Of(in.Since), Until: opt.Of(in.Until), Limit: in.Limit, Cursor: in.Cursor,
 	})
 	if err != nil {
 		return nil, err

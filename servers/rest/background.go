@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 )
 
 const sigkill = 9
@@ -50,7 +51,7 @@ func startCommand(ctx context.Context, sid id.Sandbox, b *Command) (*body[Comman
 	cctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	st, err := sandboxes(ctx).Exec(cctx, &sandbox.ExecRequest{
-		Sandbox: sid, Command: b.Command, Env: b.Env, Workdir: b.Workdir, User: b.User, Detached: optional(true),
+		Sandbox: sid, Command: b.Command, Env: b.Env, Workdir: b.Workdir, User: b.User, Detached: opt.Of(true),
 	})
 	if err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func listCommands(ctx context.Context, in *SessionInput) (*body[CommandList], er
 	out := CommandList{Commands: []RunningCommand{}}
 	for _, p := range resp.Processes {
 		out.Commands = append(out.Commands, RunningCommand{
-			ID: p.ID, Command: append([]string{}, p.Command...), Background: deref(p.Detached), StartedAt: p.StartedAt, ExitCode: p.ExitCode,
+			ID: p.ID, Command: append([]string{}, p.Command...), Background: opt.Value(p.Detached), StartedAt: p.StartedAt, ExitCode: p.ExitCode,
 		})
 	}
 	return &body[CommandList]{out}, nil
@@ -130,7 +131,7 @@ func endCommand(ctx context.Context, in *CommandInput) (*struct{}, error) {
 		}
 		if !signaled {
 			signaled = true
-			_ = st.Send(&sandbox.ExecInput{Signal: optional(int64(sigkill))}) // fails if the call has ended, which Recv says
+			_ = st.Send(&sandbox.ExecInput{Signal: opt.Of(int64(sigkill))}) // fails if the call has ended, which Recv says
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/source"
 )
 
@@ -214,11 +215,11 @@ func buildTemplate(ctx context.Context, in *buildTemplateInput) (*builtVersion, 
 func build(ctx context.Context, name string, b *TemplateBuild, isNew bool, wait int64) (*builtVersion, error) {
 	caller := callerFrom(ctx)
 	req := &sandbox.BuildTemplateRequest{
-		Project: caller.Project(), Name: name, New: optional(isNew), Title: b.Title, Image: b.Image, NoCache: optional(b.NoCache), Tags: b.Tags, Aliases: b.Aliases,
+		Project: caller.Project(), Name: name, New: opt.Of(isNew), Title: b.Title, Image: b.Image, NoCache: opt.Of(b.NoCache), Tags: b.Tags, Aliases: b.Aliases,
 		Start: b.Start, Env: b.Env, User: b.User, Workdir: b.Workdir, CPUMillis: b.CPUMillis, MemoryBytes: b.MemoryBytes, DiskBytes: b.DiskBytes,
 	}
 	if r := b.Ready; r != nil {
-		req.Ready = &sandbox.TemplateReady{Port: optional(r.Port), Path: r.Path, Command: r.Command, Timeout: seconds(r.TimeoutSeconds)}
+		req.Ready = &sandbox.TemplateReady{Port: opt.Of(r.Port), Path: r.Path, Command: r.Command, Timeout: seconds(r.TimeoutSeconds)}
 	}
 	for _, s := range b.Steps {
 		req.Steps = append(req.Steps, sandbox.BuildStep{Kind: sandbox.BuildStepKind(s.Kind), Args: s.Args})
@@ -359,7 +360,7 @@ func templateLogs(ctx context.Context, in *templateLogsInput) (*body[BuildLog], 
 	if b == nil {
 		return nil, errs.New(errs.NotFound, "version %d of template %s has no build", of.Spec.Number, view.template.Name)
 	}
-	st, err := app.NewBuildsClient(callerFrom(ctx).Client).Logs(ctx, &app.BuildLogsRequest{Build: b.GetID(), Offset: optional(in.After)})
+	st, err := app.NewBuildsClient(callerFrom(ctx).Client).Logs(ctx, &app.BuildLogsRequest{Build: b.GetID(), Offset: opt.Of(in.After)})
 	if err != nil {
 		return nil, err
 	}
@@ -377,7 +378,7 @@ func templateLogs(ctx context.Context, in *templateLogsInput) (*body[BuildLog], 
 			return &body[BuildLog]{out}, nil
 		}
 		e := &l.Event
-		out.Lines = append(out.Lines, BuildLine{At: e.At, Kind: e.Kind, Step: deref(e.Step), Name: e.Name, Text: strings.ToValidUTF8(e.Text, "\uFFFD")})
+		out.Lines = append(out.Lines, BuildLine{At: e.At, Kind: e.Kind, Step: opt.Value(e.Step), Name: e.Name, Text: strings.ToValidUTF8(e.Text, "\uFFFD")})
 		out.Next = l.Offset
 	}
 }
@@ -407,7 +408,7 @@ func tagVersion(ctx context.Context, name, version, tag string) (*body[TemplateD
 
 func removeTag(ctx context.Context, in *TagInput) (*body[TemplateDetails], error) {
 	return templateAnswer(viewOf(templates(ctx).Tag(ctx, &sandbox.TagTemplateRequest{
-		Project: callerFrom(ctx).Project(), Template: in.Name, Tag: in.Tag, Remove: optional(true),
+		Project: callerFrom(ctx).Project(), Template: in.Name, Tag: in.Tag, Remove: opt.Of(true),
 	})))
 }
 
@@ -427,7 +428,7 @@ func removeAlias(ctx context.Context, in *AliasInput) (*body[TemplateDetails], e
 
 func changeAlias(ctx context.Context, in *AliasInput, remove bool) (*body[TemplateDetails], error) {
 	return templateAnswer(viewOf(templates(ctx).Alias(ctx, &sandbox.AliasTemplateRequest{
-		Project: callerFrom(ctx).Project(), Template: in.Name, Alias: in.Alias, Remove: optional(remove),
+		Project: callerFrom(ctx).Project(), Template: in.Name, Alias: in.Alias, Remove: opt.Of(remove),
 	})))
 }
 

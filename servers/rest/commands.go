@@ -8,6 +8,7 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // maxCommandOutput bounds each of the two outputs of a command that are returned.
@@ -70,7 +71,7 @@ func runCommand(ctx context.Context, in *commandInput) (*body[CommandResult], er
 	cctx, cancel := context.WithTimeout(ctx, time.Duration(b.TimeoutSeconds)*time.Second)
 	defer cancel()
 	st, err := sandboxes(ctx).Exec(cctx, &sandbox.ExecRequest{
-		Sandbox: sid, Command: b.Command, Env: b.Env, Workdir: b.Workdir, User: b.User, Stdin: optional(b.Stdin != ""),
+		Sandbox: sid, Command: b.Command, Env: b.Env, Workdir: b.Workdir, User: b.User, Stdin: opt.Of(b.Stdin != ""),
 	})
 	if err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func sendInput(st interface {
 		}
 		text = text[n:]
 	}
-	if st.Send(&sandbox.ExecInput{CloseStdin: optional(true)}) == nil {
+	if st.Send(&sandbox.ExecInput{CloseStdin: opt.Of(true)}) == nil {
 		_ = st.CloseSend()
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // Container is any sandbox of the project: a session, one of an app or of an
@@ -149,7 +150,7 @@ type LogLine struct {
 }
 
 func containerLogs(ctx context.Context, in *logsInput) (*body[LogPage], error) {
-	req := &sandbox.LogsRequest{Sandbox: id.Sandbox(in.ID), Offset: optional(in.After), Tail: optional(in.Tail)}
+	req := &sandbox.LogsRequest{Sandbox: id.Sandbox(in.ID), Offset: opt.Of(in.After), Tail: opt.Of(in.Tail)}
 	st, err := sandboxes(ctx).Logs(ctx, req)
 	if err != nil {
 		return nil, err
@@ -175,8 +176,8 @@ func containerLogs(ctx context.Context, in *logsInput) (*body[LogPage], error) {
 }
 
 func (p *LogPage) add(l *sandbox.LogLine) {
-	line := LogLine{At: l.At, Stream: "stdout", Text: strings.ToValidUTF8(l.Text, "\uFFFD"), MissedBytes: deref(l.Missed)}
-	if deref(l.Stderr) {
+	line := LogLine{At: l.At, Stream: "stdout", Text: strings.ToValidUTF8(l.Text, "\uFFFD"), MissedBytes: opt.Value(l.Missed)}
+	if opt.Value(l.Stderr) {
 		line.Stream = "stderr"
 	}
 	p.Lines = append(p.Lines, line)

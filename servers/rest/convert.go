@@ -5,6 +5,7 @@ import (
 
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/session"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // seconds returns a duration of a request; nil for an absent one.
@@ -14,23 +15,6 @@ func seconds(n *int64) *time.Duration {
 	}
 	d := time.Duration(*n) * time.Second
 	return &d
-}
-
-// optional returns nil, an absent field, for the zero value.
-func optional[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
-}
-
-func deref[T any](p *T) T {
-	var v T
-	if p != nil {
-		v = *p
-	}
-	return v
 }
 
 // executionOf returns an execution for an answer.
@@ -45,7 +29,7 @@ func executionOf(e *execution.Execution) Execution {
 			QueueMillis: m.Queue.Milliseconds(), SetupMillis: m.Setup.Milliseconds(), WallMillis: m.Wall.Milliseconds(), MemoryBytes: m.MemoryBytes,
 		}
 		if m.CPU != nil {
-			x.Metrics.CPUMillis = optional(m.CPU.Milliseconds())
+			x.Metrics.CPUMillis = opt.Of(m.CPU.Milliseconds())
 		}
 	}
 	return x

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // Deployment is a rollout of a version of an app.
@@ -258,7 +259,7 @@ func emitDeployment(ctx context.Context, m *app.DeployEvent, emit func(event), l
 			at = strconv.FormatInt(*m.BuildOffset, 10)
 		}
 		emit(event{at, eventBuild, BuildStepEvent{
-			Kind: b.Kind, Step: deref(b.Step), Name: b.Name, Text: b.Text, At: b.At, Millis: deref(b.Took).Milliseconds(),
+			Kind: b.Kind, Step: opt.Value(b.Step), Name: b.Name, Text: b.Text, At: b.At, Millis: opt.Value(b.Took).Milliseconds(),
 		}})
 	case m.Log != nil:
 		emit(event{name: eventLine, data: appLine(m.Log)})
@@ -269,7 +270,7 @@ func emitDeployment(ctx context.Context, m *app.DeployEvent, emit func(event), l
 func appLine(l *sandbox.LogLine) AppLogLine {
 	var p LogPage
 	p.add(l)
-	return AppLogLine{p.Lines[0], string(l.Sandbox), l.Service, deref(l.Version), l.Level}
+	return AppLogLine{p.Lines[0], string(l.Sandbox), l.Service, opt.Value(l.Version), l.Level}
 }
 
 type appLogsInput struct {
@@ -283,7 +284,7 @@ func streamAppLogs(ctx context.Context, in *appLogsInput) (*huma.StreamResponse,
 		return nil, err
 	}
 	return followLogs(ctx, &sandbox.LogsRequest{
-		Project: callerFrom(ctx).Project(), App: in.App, Service: in.Service, Tail: &in.Tail, Follow: optional(true),
+		Project: callerFrom(ctx).Project(), App: in.App, Service: in.Service, Tail: &in.Tail, Follow: opt.Of(true),
 	})
 }
 

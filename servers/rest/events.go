@@ -10,6 +10,7 @@ import (
 
 	eventapi "miren.dev/runtime/api/event"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -74,7 +75,7 @@ func eventsOf(records []schema.Record) ([]Event, error) {
 func listEvents(ctx context.Context, in *listEventsInput) (*body[EventPage], error) {
 	c := callerFrom(ctx)
 	resp, err := eventapi.NewEventsClient(c.Client).List(ctx, &eventapi.ListRequest{
-		Project: c.Project(), Type: in.Type, Subject: in.Subject, Since: optional(in.Since), Limit: in.Limit, Cursor: in.Cursor,
+		Project: c.Project(), Type: in.Type, Subject: in.Subject, Since: opt.Of(in.Since), Limit: in.Limit, Cursor: in.Cursor,
 	})
 	if err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ func streamEvents(ctx context.Context, in *streamEventsInput) (*huma.StreamRespo
 	c := callerFrom(ctx)
 	cctx, cancel := context.WithCancel(ctx)
 	st, err := eventapi.NewEventsClient(c.Client).Follow(cctx, &eventapi.FollowRequest{
-		Project: c.Project(), Type: in.Type, Subject: in.Subject, After: in.LastEventID, Since: optional(in.Since),
+		Project: c.Project(), Type: in.Type, Subject: in.Subject, After: in.LastEventID, Since: opt.Of(in.Since),
 	})
 	if err == nil {
 		if _, err = st.Recv(); err != nil { // the first has no events

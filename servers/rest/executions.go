@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // maxScanned bounds the executions that are searched for the last one of a session.
@@ -61,7 +62,7 @@ func (x *Execute) request(project, key string) (*execution.SubmitRequest, error)
 	}
 	req := &execution.SubmitRequest{
 		Project: project, Key: key, Language: x.Language, File: x.File, Args: x.Args, Command: x.Command, Env: x.Env, Workdir: x.Workdir, User: x.User,
-		Confine: optional(x.Confine), Timeout: seconds(x.TimeoutSeconds), Priority: x.Priority,
+		Confine: opt.Of(x.Confine), Timeout: seconds(x.TimeoutSeconds), Priority: x.Priority,
 	}
 	if x.Code != "" {
 		req.Code = []byte(x.Code)
@@ -70,7 +71,7 @@ func (x *Execute) request(project, key string) (*execution.SubmitRequest, error)
 		req.Stdin = []byte(x.Stdin)
 	}
 	for _, f := range x.Files {
-		req.Files = append(req.Files, execution.InputFile{Path: f.Path, Data: f.Data, Executable: optional(f.Executable)})
+		req.Files = append(req.Files, execution.InputFile{Path: f.Path, Data: f.Data, Executable: opt.Of(f.Executable)})
 	}
 	if x.Handler != nil {
 		if err := x.Handler.program(req, x.TimeoutSeconds, key); err != nil {
@@ -251,7 +252,7 @@ func getExecution(ctx context.Context, in *ExecutionInput) (*body[Execution], er
 
 func cancelExecution(ctx context.Context, in *ExecutionInput) (*body[Execution], error) {
 	return executionAnswer(decodeExecution(executions(ctx).Cancel(ctx, &execution.CancelRequest{
-		Project: callerFrom(ctx).Project(), Execution: in.ID, Wait: optional(true),
+		Project: callerFrom(ctx).Project(), Execution: in.ID, Wait: opt.Of(true),
 	})))
 }
 
@@ -326,10 +327,10 @@ func resultOf(ctx context.Context, eid, encoding string) (*body[ExecutionResult]
 	}
 	r := ExecutionResult{
 		Execution: executionOf(e), Encoding: encoding, Stdout: text(resp.Stdout), Stderr: text(resp.Stderr),
-		StdoutTruncated: deref(resp.StdoutTruncated), StderrTruncated: deref(resp.StderrTruncated), ResultTruncated: deref(resp.ResultTruncated),
+		StdoutTruncated: opt.Value(resp.StdoutTruncated), StderrTruncated: opt.Value(resp.StderrTruncated), ResultTruncated: opt.Value(resp.ResultTruncated),
 	}
 	if resp.Result != nil {
-		r.Result = optional(text(resp.Result))
+		r.Result = opt.Of(text(resp.Result))
 	}
 	r.Handler = handlerResult(e, resp.Result)
 	return &body[ExecutionResult]{r}, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/servers/api"
 )
 
@@ -132,7 +133,7 @@ func writeFile(ctx context.Context, in *writeInput) (*body[File], error) {
 		return nil, err
 	}
 	info, err := api.WriteFile(ctx, files(ctx), &sandbox.WriteFileRequest{
-		Sandbox: sid, Path: in.Path, User: in.User, Mode: optional(in.Mode), Parents: optional(in.Parents),
+		Sandbox: sid, Path: in.Path, User: in.User, Mode: opt.Of(in.Mode), Parents: opt.Of(in.Parents),
 	}, in.content)
 	if err != nil {
 		return nil, err
@@ -145,5 +146,5 @@ func removeFile(ctx context.Context, in *removeInput) (*struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, files(ctx).Remove(ctx, &sandbox.RemoveFileRequest{Sandbox: sid, Path: in.Path, User: in.User, Recursive: optional(in.Recursive)})
+	return nil, files(ctx).Remove(ctx, &sandbox.RemoveFileRequest{Sandbox: sid, Path: in.Path, User: in.User, Recursive: opt.Of(in.Recursive)})
 }

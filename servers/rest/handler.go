@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/session"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/lambda"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // Handler is a handler for AWS Lambda to invoke once.
@@ -80,7 +81,7 @@ func handlerResult(e *execution.Execution, result []byte) *HandlerResult {
 	if e.Labels[session.LabelHandler] == "" {
 		return nil
 	}
-	r := lambda.ReadResult(result, int(deref(e.Status.ExitCode)), e.Spec.Timeout)
+	r := lambda.ReadResult(result, int(opt.Value(e.Status.ExitCode)), e.Spec.Timeout)
 	out := &HandlerResult{
 		Outcome: string(r.Outcome), Value: r.Value, InstallMS: r.InstallMS, InitMS: r.InitMS, DurationMS: r.DurationMS, MaxMemoryKB: r.MaxMemoryKB,
 	}

@@ -10,6 +10,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/metric"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // MetricSeries is the values of a metric.
@@ -36,7 +37,7 @@ type MetricRange struct {
 }
 
 func (r *MetricRange) rpc() *metric.Range {
-	return &metric.Range{From: optional(r.From), To: optional(r.To), Step: optional(time.Duration(r.Step) * time.Second)}
+	return &metric.Range{From: opt.Of(r.From), To: opt.Of(r.To), Step: opt.Of(time.Duration(r.Step) * time.Second)}
 }
 
 type appMetricsInput struct {

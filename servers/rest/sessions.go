@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // Session is a sandbox, or an execution with a sandbox of its own.
@@ -139,7 +140,7 @@ func createSession(ctx context.Context, in *createSessionInput) (*created, error
 	req := &sandbox.RunRequest{
 		Project: caller.Project(), Name: b.Name, Labels: b.Labels, Template: b.Template, Image: b.Image, Agent: b.Agent, Env: b.Env, EnvSecret: b.EnvSecret,
 		CPUMillis: b.CPUMillis, MemoryBytes: b.MemoryBytes, DiskBytes: b.DiskBytes, Network: sandbox.NetworkMode(b.Network), Egress: b.Egress.policy(),
-		TTL: seconds(b.TTLSeconds), IdleTimeout: seconds(b.IdleTimeoutSeconds), OnIdle: sandbox.IdleAction(b.OnIdle), Idle: optional(true),
+		TTL: seconds(b.TTLSeconds), IdleTimeout: seconds(b.IdleTimeoutSeconds), OnIdle: sandbox.IdleAction(b.OnIdle), Idle: opt.Of(true),
 		Volumes: mountRequests(b.Volumes),
 	}
 	if req.Template == "" && req.Image == "" {
@@ -304,7 +305,7 @@ func pauseSession(ctx context.Context, in *SessionInput) (*body[Session], error)
 	if err != nil {
 		return nil, err
 	}
-	return sessionAnswer(sandboxes(ctx).Pause(ctx, &sandbox.PauseRequest{Sandbox: sid, Wait: optional(true)}))
+	return sessionAnswer(sandboxes(ctx).Pause(ctx, &sandbox.PauseRequest{Sandbox: sid, Wait: opt.Of(true)}))
 }
 
 func resumeSession(ctx context.Context, in *SessionInput) (*body[Session], error) {
@@ -312,5 +313,5 @@ func resumeSession(ctx context.Context, in *SessionInput) (*body[Session], error
 	if err != nil {
 		return nil, err
 	}
-	return sessionAnswer(sandboxes(ctx).Resume(ctx, &sandbox.PauseRequest{Sandbox: sid, Wait: optional(true)}))
+	return sessionAnswer(sandboxes(ctx).Resume(ctx, &sandbox.PauseRequest{Sandbox: sid, Wait: opt.Of(true)}))
 }

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // statusInterval is how often the stream of an execution looks for another state.
@@ -44,7 +45,7 @@ func streamCommand(ctx context.Context, in *commandStreamInput) (*huma.StreamRes
 	at.attempt = 0
 	cctx, cancel := context.WithCancel(ctx)
 	st, err := sandboxes(ctx).Attach(cctx, &sandbox.AttachRequest{
-		Sandbox: sid, Process: in.Command, StdoutOffset: &at.stdout, StderrOffset: &at.stderr, Keep: optional(true),
+		Sandbox: sid, Process: in.Command, StdoutOffset: &at.stdout, StderrOffset: &at.stderr, Keep: opt.Of(true),
 	})
 	if err != nil {
 		cancel()
@@ -64,9 +65,9 @@ func streamCommand(ctx context.Context, in *commandStreamInput) (*huma.StreamRes
 		for m := first; ; {
 			switch {
 			case len(m.Stdout) > 0:
-				out.add(stdoutStream, deref(m.Offset), m.Stdout)
+				out.add(stdoutStream, opt.Value(m.Offset), m.Stdout)
 			case len(m.Stderr) > 0:
-				out.add(stderrStream, deref(m.Offset), m.Stderr)
+				out.add(stderrStream, opt.Value(m.Offset), m.Stderr)
 			case m.Note != "":
 				emit(event{name: eventNote, data: NoteEvent{m.Note}})
 			case m.ExitCode != nil:
@@ -134,7 +135,7 @@ func watchStatus(ctx context.Context, e *execution.Execution, emit func(event)) 
 // followOutput emits the output of an execution and its end.
 func followOutput(ctx context.Context, e *execution.Execution, in *ResumeInput, emit func(event)) error {
 	project := callerFrom(ctx).Project()
-	st, err := executions(ctx).Logs(ctx, &execution.LogsRequest{Project: project, Execution: string(e.ID), Follow: optional(true)})
+	st, err := executions(ctx).Logs(ctx, &execution.LogsRequest{Project: project, Execution: string(e.ID), Follow: opt.Of(true)})
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,7 @@ func followOutput(ctx context.Context, e *execution.Execution, in *ResumeInput, 
 			emit(event{name: eventNote, data: NoteEvent{m.Note}})
 			continue
 		}
-		if n := deref(m.Attempt); n != read.attempt {
+		if n := opt.Value(m.Attempt); n != read.attempt {
 			if read = (position{attempt: n}); out.at.attempt != n {
 				out.flush()
 				out.at = read

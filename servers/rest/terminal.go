@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/servers/api"
 )
 
@@ -64,7 +65,7 @@ func serveTerminal(s *api.Server, w http.ResponseWriter, r *http.Request) error 
 		if err != nil {
 			return nil
 		}
-		return optional(int64(n))
+		return opt.Of(int64(n))
 	}
 	conn, err := websocket.Accept(w, r, nil) // it refuses other origins, and answers itself
 	if err != nil {
@@ -75,7 +76,7 @@ func serveTerminal(s *api.Server, w http.ResponseWriter, r *http.Request) error 
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	st, err := client.Exec(ctx, &sandbox.ExecRequest{
-		Sandbox: sid, Command: shell, Env: map[string]string{"TERM": "xterm-256color"}, TTY: optional(true), Stdin: optional(true),
+		Sandbox: sid, Command: shell, Env: map[string]string{"TERM": "xterm-256color"}, TTY: opt.Of(true), Stdin: opt.Of(true),
 		Rows: size("rows"), Cols: size("cols"),
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // Volume is a disk, which sessions and apps mount and which outlives them.
@@ -58,7 +59,7 @@ type MountRequest struct {
 
 func mountRequests(list []MountRequest) (out []sandbox.VolumeRequest) {
 	for _, m := range list {
-		out = append(out, sandbox.VolumeRequest{Disk: m.Volume, Path: m.Path, ReadOnly: optional(m.ReadOnly)})
+		out = append(out, sandbox.VolumeRequest{Disk: m.Volume, Path: m.Path, ReadOnly: opt.Of(m.ReadOnly)})
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // addonHandler serves addon.Addons.
@@ -16,7 +17,7 @@ func Addons(s *addons.Service) addon.Addons { return &addonHandler{s} }
 
 func (h *addonHandler) Create(ctx context.Context, req *addon.CreateAddonRequest) (*addon.AddonResponse, error) {
 	return addonResponse(h.addons.Create(ctx, addons.CreateRequest{
-		Project: req.Project, Name: req.Addon, Engine: req.Engine, Version: req.Version, SizeBytes: value(req.SizeBytes), MemoryBytes: value(req.MemoryBytes),
+		Project: req.Project, Name: req.Addon, Engine: req.Engine, Version: req.Version, SizeBytes: opt.Value(req.SizeBytes), MemoryBytes: opt.Value(req.MemoryBytes),
 		Source: req.Source, Backup: req.Backup,
 	}))
 }
@@ -56,7 +57,7 @@ func (h *addonHandler) Schedule(ctx context.Context, req *addon.ScheduleAddonReq
 		return nil, err
 	}
 	return addonResponse(h.addons.Schedule(ctx, disks.ScheduleRequest{
-		Project: req.Project, Name: req.Addon, Every: value(req.Every), Keep: value(req.Keep), CopyTo: req.CopyTo,
+		Project: req.Project, Name: req.Addon, Every: opt.Value(req.Every), Keep: opt.Value(req.Keep), CopyTo: req.CopyTo,
 	}))
 }
 
@@ -69,7 +70,7 @@ func (h *addonHandler) Wait(ctx context.Context, req *addon.WaitAddonRequest) (*
 }
 
 func (h *addonHandler) Delete(ctx context.Context, req *addon.DeleteAddonRequest) error {
-	return h.addons.Delete(ctx, req.Project, req.Addon, value(req.Force))
+	return h.addons.Delete(ctx, req.Project, req.Addon, opt.Value(req.Force))
 }
 
 func addonResponse(a *addon.Addon, err error) (*addon.AddonResponse, error) {

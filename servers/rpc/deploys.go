@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/domain/gitpush"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/source"
 )
@@ -48,8 +49,8 @@ func (h *deployHandler) Deploy(ctx context.Context, req *app.DeployRequest) (*ap
 		return nil, err
 	}
 	r := deployRequest(ctx, req.Message)
-	r.Source, r.Git, r.NoCache, r.Stack, r.Folder = digest, req.Git, value(req.NoCache), req.Stack, req.Folder
-	r.Canary, r.Preview = value(req.Canary), req.Preview
+	r.Source, r.Git, r.NoCache, r.Stack, r.Folder = digest, req.Git, opt.Value(req.NoCache), req.Stack, req.Folder
+	r.Canary, r.Preview = opt.Value(req.Canary), req.Preview
 	return deploymentResponse(h.apps.DeploySource(ctx, req.Project, req.App, req.Create, r))
 }
 
@@ -65,7 +66,7 @@ func (h *deployHandler) Cancel(ctx context.Context, req *app.DeploymentRequest) 
 }
 
 func (h *deployHandler) Follow(ctx context.Context, req *app.FollowRequest, st rpc.ServerStream[rpc.None, app.DeployEvent]) error {
-	return h.apps.Follow(ctx, req.Deployment, value(req.BuildOffset), func(p apps.Progress) error {
+	return h.apps.Follow(ctx, req.Deployment, opt.Value(req.BuildOffset), func(p apps.Progress) error {
 		if p.Build != nil {
 			e := apps.BuildEvent(p.Build)
 			return st.Send(&app.DeployEvent{Build: &e, BuildOffset: &p.Offset})
@@ -82,7 +83,7 @@ func (h *deployHandler) Follow(ctx context.Context, req *app.FollowRequest, st r
 type buildHandler struct{ apps *apps.Service }
 
 func (h *buildHandler) Logs(ctx context.Context, req *app.BuildLogsRequest, st rpc.ServerStream[rpc.None, app.BuildLog]) error {
-	return h.apps.BuildLog(ctx, req.Build, value(req.Offset), value(req.Follow), func(e buildlog.Event, next int64) error {
+	return h.apps.BuildLog(ctx, req.Build, opt.Value(req.Offset), opt.Value(req.Follow), func(e buildlog.Event, next int64) error {
 		return st.Send(&app.BuildLog{Event: apps.BuildEvent(&e), Offset: next})
 	})
 }

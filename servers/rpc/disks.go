@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -59,7 +60,7 @@ func (h *diskHandler) Schedule(ctx context.Context, req *disk.ScheduleDiskReques
 		return nil, err
 	}
 	return diskResponse(h.disks.Schedule(ctx, disks.ScheduleRequest{
-		Project: req.Project, Name: req.Disk, Every: value(req.Every), Keep: value(req.Keep), CopyTo: req.CopyTo, CopyKeep: value(req.CopyKeep), CopyOff: value(req.CopyOff),
+		Project: req.Project, Name: req.Disk, Every: opt.Value(req.Every), Keep: opt.Value(req.Keep), CopyTo: req.CopyTo, CopyKeep: opt.Value(req.CopyKeep), CopyOff: opt.Value(req.CopyOff),
 	}))
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"miren.dev/runtime/api/event"
 	"miren.dev/runtime/domain/events"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -15,7 +16,7 @@ type eventHandler struct{ events *events.Service }
 func Events(s *events.Service) event.Events { return &eventHandler{s} }
 
 func (h *eventHandler) List(ctx context.Context, req *event.ListRequest) (*event.ListResponse, error) {
-	q := events.Query{Project: req.Project, Type: req.Type, Subject: req.Subject, Since: value(req.Since)}
+	q := events.Query{Project: req.Project, Type: req.Type, Subject: req.Subject, Since: opt.Value(req.Since)}
 	list, cursor, err := h.events.List(ctx, q, int(req.Limit), req.Cursor)
 	if err != nil {
 		return nil, err
@@ -26,7 +27,7 @@ func (h *eventHandler) List(ctx context.Context, req *event.ListRequest) (*event
 
 // Follow sends events until the caller goes.
 func (h *eventHandler) Follow(ctx context.Context, req *event.FollowRequest, st rpc.ServerStream[rpc.None, event.Batch]) error {
-	q := events.Query{Project: req.Project, Type: req.Type, Subject: req.Subject, Since: value(req.Since)}
+	q := events.Query{Project: req.Project, Type: req.Type, Subject: req.Subject, Since: opt.Value(req.Since)}
 	return h.events.Follow(ctx, q, req.After, func(list []*event.Event) error {
 		records, err := recordsOf(list)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -27,39 +28,39 @@ func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st 
 	out := &output{st: st}
 	sid, p, err := h.sandboxes.Exec(ctx, sandboxes.ExecRequest{
 		Sandbox: req.Sandbox, Project: req.Project, App: req.App, Service: req.Service, Command: req.Command, Env: req.Env,
-		Workdir: req.Workdir, User: req.User, TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-		NoInput: noInput(req.Stdin, req.TTY), Detached: value(req.Detached), Tag: req.Tag, Note: out.note,
+		Workdir: req.Workdir, User: req.User, TTY: opt.Value(req.TTY), Rows: uint16(opt.Value(req.Rows)), Cols: uint16(opt.Value(req.Cols)),
+		NoInput: noInput(req.Stdin, req.TTY), Detached: opt.Value(req.Detached), Tag: req.Tag, Note: out.note,
 	})
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
 	return attach(ctx, out, sid, p, err, streams{
-		stdin: value(req.Stdin), tty: value(req.TTY), detached: value(req.Detached), keep: !value(req.Stdin), lingers: req.Tag != "",
+		stdin: opt.Value(req.Stdin), tty: opt.Value(req.TTY), detached: opt.Value(req.Detached), keep: !opt.Value(req.Stdin), lingers: req.Tag != "",
 	})
 }
 
 // Attach continues a detached process as Exec runs one.
 func (h *sandboxHandler) Attach(ctx context.Context, req *sandbox.AttachRequest, st execStream) error {
 	out := &output{st: st}
-	p, err := h.sandboxes.Attach(ctx, req.Sandbox, req.Process, value(req.StdoutOffset), value(req.StderrOffset), out.note)
-	if err == nil && value(req.Rows) > 0 && value(req.Cols) > 0 {
+	p, err := h.sandboxes.Attach(ctx, req.Sandbox, req.Process, opt.Value(req.StdoutOffset), opt.Value(req.StderrOffset), out.note)
+	if err == nil && opt.Value(req.Rows) > 0 && opt.Value(req.Cols) > 0 {
 		_ = p.Resize(ctx, uint16(*req.Rows), uint16(*req.Cols)) // a process that has ended has no terminal
 	}
-	return attach(ctx, out, req.Sandbox, p, err, streams{stdin: true, detached: true, keep: value(req.Keep), offsets: true})
+	return attach(ctx, out, req.Sandbox, p, err, streams{stdin: true, detached: true, keep: opt.Value(req.Keep), offsets: true})
 }
 
 // RunOnce runs a process in a new sandbox as Exec does.
 func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceRequest, st execStream) error {
 	out := &output{st: st}
 	sid, p, err := h.sandboxes.RunOnce(ctx, req.Sandbox.Project, sandboxes.RunOnceRequest{
-		CreateRequest: withNote(createRequest(ctx, &req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-		Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
+		CreateRequest: withNote(createRequest(ctx, &req.Sandbox), out), TTY: opt.Value(req.TTY), Rows: uint16(opt.Value(req.Rows)), Cols: uint16(opt.Value(req.Cols)),
+		Keep: opt.Value(req.Keep), StartTimeout: opt.Value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
 	})
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
 	return attach(ctx, out, sid, p, err, streams{
-		stdin: value(req.Stdin), tty: value(req.TTY),
+		stdin: opt.Value(req.Stdin), tty: opt.Value(req.TTY),
 		ended: func() error { return h.sendOutputs(ctx, sid, req.Outputs, out) },
 	})
 }
@@ -69,20 +70,20 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 	out := &output{st: st}
 	r := sandboxes.RunCodeRequest{
 		RunOnceRequest: sandboxes.RunOnceRequest{
-			CreateRequest: withNote(createRequest(ctx, &req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-			Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
+			CreateRequest: withNote(createRequest(ctx, &req.Sandbox), out), TTY: opt.Value(req.TTY), Rows: uint16(opt.Value(req.Rows)), Cols: uint16(opt.Value(req.Cols)),
+			Keep: opt.Value(req.Keep), StartTimeout: opt.Value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
 		},
-		Language: req.Language, Code: req.Code, File: req.File, Args: req.Args, Timeout: value(req.Timeout), Confine: value(req.Confine),
+		Language: req.Language, Code: req.Code, File: req.File, Args: req.Args, Timeout: opt.Value(req.Timeout), Confine: opt.Value(req.Confine),
 	}
 	for _, f := range req.Files {
-		r.Files = append(r.Files, sandboxes.InputFile{Path: f.Path, Data: f.Data, Executable: value(f.Executable)})
+		r.Files = append(r.Files, sandboxes.InputFile{Path: f.Path, Data: f.Data, Executable: opt.Value(f.Executable)})
 	}
 	sid, p, err := h.sandboxes.RunCode(ctx, req.Sandbox.Project, r)
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
 	return attach(ctx, out, sid, p, fileError(err), streams{
-		stdin: value(req.Stdin), tty: value(req.TTY),
+		stdin: opt.Value(req.Stdin), tty: opt.Value(req.TTY),
 		ended: func() error { return h.sendOutputs(ctx, sid, req.Outputs, out) },
 	})
 }
@@ -135,7 +136,7 @@ func withNote(req sandboxes.CreateRequest, out *output) sandboxes.CreateRequest 
 }
 
 // noInput reports whether a process gets no input from the caller.
-func noInput(stdin, tty *bool) bool { return !value(stdin) && !value(tty) }
+func noInput(stdin, tty *bool) bool { return !opt.Value(stdin) && !opt.Value(tty) }
 
 // streams says which streams of a process are copied, and how.
 type streams struct {
@@ -205,7 +206,7 @@ func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, s str
 	// The reads below wait for the process, not for the call.
 	stop := context.AfterFunc(ctx, leave)
 	defer stop()
-	if err := out.send(&sandbox.ExecOutput{Started: sid, Process: p.ID(), PID: optional(int64(p.PID()))}); err != nil {
+	if err := out.send(&sandbox.ExecOutput{Started: sid, Process: p.ID(), PID: opt.Of(int64(p.PID()))}); err != nil {
 		return err
 	}
 	// This goroutine ends with the call, which alone makes Recv return.
@@ -302,7 +303,7 @@ func input(ctx context.Context, st execStream, p sandboxes.Process, detached boo
 			err = p.Resize(ctx, uint16(m.Resize.Rows), uint16(m.Resize.Cols))
 		case m.Signal != nil:
 			err = p.Signal(ctx, int(*m.Signal))
-		case value(m.CloseStdin):
+		case opt.Value(m.CloseStdin):
 			err = p.Stdin().Close()
 		case len(m.Stdin) > 0:
 			_, err = p.Stdin().Write(m.Stdin)

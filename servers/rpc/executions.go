@@ -6,6 +6,7 @@ import (
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/domain/executions"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -54,25 +55,25 @@ func (h *executionHandler) Wait(ctx context.Context, req *execution.ExecutionReq
 }
 
 func (h *executionHandler) Result(ctx context.Context, req *execution.ResultRequest) (*execution.ResultResponse, error) {
-	e, out, err := h.executions.Result(ctx, req.Project, id.Execution(req.Execution), value(req.Attempt))
+	e, out, err := h.executions.Result(ctx, req.Project, id.Execution(req.Execution), opt.Value(req.Attempt))
 	if err != nil {
 		return nil, err
 	}
 	rec, err := record(e)
 	return &execution.ResultResponse{
-		Execution: rec, Stdout: out.Stdout, Stderr: out.Stderr, Result: out.Result, StdoutTruncated: optional(out.StdoutTruncated),
-		StderrTruncated: optional(out.StderrTruncated), ResultTruncated: optional(out.ResultTruncated),
+		Execution: rec, Stdout: out.Stdout, Stderr: out.Stderr, Result: out.Result, StdoutTruncated: opt.Of(out.StdoutTruncated),
+		StderrTruncated: opt.Of(out.StderrTruncated), ResultTruncated: opt.Of(out.ResultTruncated),
 	}, err
 }
 
 // Logs sends the output of an execution.
 func (h *executionHandler) Logs(ctx context.Context, req *execution.LogsRequest, st rpc.ServerStream[rpc.None, execution.Output]) error {
-	return h.executions.Logs(ctx, req.Project, id.Execution(req.Execution), value(req.Follow), st.Send)
+	return h.executions.Logs(ctx, req.Project, id.Execution(req.Execution), opt.Value(req.Follow), st.Send)
 }
 
 func (h *executionHandler) Cancel(ctx context.Context, req *execution.CancelRequest) (*execution.ExecutionResponse, error) {
 	e, err := h.executions.Cancel(ctx, req.Project, id.Execution(req.Execution))
-	if err != nil || !value(req.Wait) {
+	if err != nil || !opt.Value(req.Wait) {
 		return executionResponse(e, err)
 	}
 	return executionResponse(h.executions.Wait(ctx, req.Project, e.GetID()))

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/sandboxfs"
 )
@@ -82,7 +83,7 @@ func (h *fileHandler) List(ctx context.Context, req *sandbox.ListFilesRequest) (
 	if err != nil {
 		return nil, err
 	}
-	list, more, err := f.List(ctx, req.Path, sandboxfs.ListOptions{After: req.After, Limit: int(value(req.Limit)), Attrs: value(req.Attributes)})
+	list, more, err := f.List(ctx, req.Path, sandboxfs.ListOptions{After: req.After, Limit: int(opt.Value(req.Limit)), Attrs: opt.Value(req.Attributes)})
 	if err != nil {
 		return nil, fileError(err)
 	}
@@ -99,7 +100,7 @@ func (h *fileHandler) Read(ctx context.Context, req *sandbox.ReadFileRequest, st
 	if err != nil {
 		return err
 	}
-	r, err := f.Read(ctx, req.Path, value(req.Offset), value(req.Length))
+	r, err := f.Read(ctx, req.Path, opt.Value(req.Offset), opt.Value(req.Length))
 	if err != nil {
 		return fileError(err)
 	}
@@ -161,7 +162,7 @@ func (h *fileHandler) Write(ctx context.Context, req *sandbox.WriteFileRequest, 
 		return err
 	}
 	w, err := f.Write(ctx, req.Path, sandboxfs.WriteOptions{
-		Mode: writeModes[req.Write], Offset: value(req.Offset), Perm: sandboxfs.Perm(uint32(value(req.Mode))), Parents: value(req.Parents),
+		Mode: writeModes[req.Write], Offset: opt.Value(req.Offset), Perm: sandboxfs.Perm(uint32(opt.Value(req.Mode))), Parents: opt.Value(req.Parents),
 	})
 	if err != nil {
 		return fileError(err)
@@ -190,18 +191,18 @@ func (h *fileHandler) change(ctx context.Context, sid id.Sandbox, user string, o
 // MakeDirectory makes a directory.
 func (h *fileHandler) MakeDirectory(ctx context.Context, req *sandbox.MakeDirectoryRequest) error {
 	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error {
-		return f.Mkdir(ctx, req.Path, sandboxfs.Perm(uint32(value(req.Mode))), value(req.Parents))
+		return f.Mkdir(ctx, req.Path, sandboxfs.Perm(uint32(opt.Value(req.Mode))), opt.Value(req.Parents))
 	})
 }
 
 // Remove removes a file or directory.
 func (h *fileHandler) Remove(ctx context.Context, req *sandbox.RemoveFileRequest) error {
-	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Remove(ctx, req.Path, value(req.Recursive)) })
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Remove(ctx, req.Path, opt.Value(req.Recursive)) })
 }
 
 // Move moves a file or directory.
 func (h *fileHandler) Move(ctx context.Context, req *sandbox.MoveFileRequest) error {
-	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Move(ctx, req.Path, req.To, value(req.Replace)) })
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Move(ctx, req.Path, req.To, opt.Value(req.Replace)) })
 }
 
 // Copy copies a file or directory.
@@ -230,7 +231,7 @@ func (h *fileHandler) Attributes(ctx context.Context, req *sandbox.FileRequest) 
 // SetAttribute sets or removes an extended attribute of a file.
 func (h *fileHandler) SetAttribute(ctx context.Context, req *sandbox.SetAttributeRequest) error {
 	v := append([]byte{}, req.Value...)
-	if value(req.Remove) {
+	if opt.Value(req.Remove) {
 		v = nil
 	}
 	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.SetAttr(ctx, req.Path, req.Name, v) })
@@ -239,7 +240,7 @@ func (h *fileHandler) SetAttribute(ctx context.Context, req *sandbox.SetAttribut
 // MakeLink makes a symbolic link, or another name of a file.
 func (h *fileHandler) MakeLink(ctx context.Context, req *sandbox.MakeLinkRequest) error {
 	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error {
-		if value(req.Hard) {
+		if opt.Value(req.Hard) {
 			return f.Link(ctx, req.Target, req.Path)
 		}
 		return f.Symlink(ctx, req.Target, req.Path)
@@ -266,7 +267,7 @@ func (h *fileHandler) Space(ctx context.Context, req *sandbox.FileRequest) (*san
 	if err != nil {
 		return nil, fileError(err)
 	}
-	return &sandbox.FileSpace{TotalBytes: s.Bytes, FreeBytes: s.FreeBytes, TotalFiles: optional(s.Files), FreeFiles: optional(s.FreeFiles)}, nil
+	return &sandbox.FileSpace{TotalBytes: s.Bytes, FreeBytes: s.FreeBytes, TotalFiles: opt.Of(s.Files), FreeFiles: opt.Of(s.FreeFiles)}, nil
 }
 
 var fileChanges = map[sandboxfs.Change]sandbox.FileChange{
@@ -280,7 +281,7 @@ func (h *fileHandler) Watch(ctx context.Context, req *sandbox.WatchFilesRequest,
 	if err != nil {
 		return err
 	}
-	w, err := f.Watch(ctx, req.Path, value(req.Recursive))
+	w, err := f.Watch(ctx, req.Path, opt.Value(req.Recursive))
 	if err != nil {
 		return fileError(err)
 	}
@@ -297,7 +298,7 @@ func (h *fileHandler) Watch(ctx context.Context, req *sandbox.WatchFilesRequest,
 		if err != nil {
 			return ended(ctx, err)
 		}
-		if err := st.Send(&sandbox.FileEvent{Change: fileChanges[e.Change], Path: e.Path, Directory: optional(e.Dir)}); err != nil {
+		if err := st.Send(&sandbox.FileEvent{Change: fileChanges[e.Change], Path: e.Path, Directory: opt.Of(e.Dir)}); err != nil {
 			return err
 		}
 	}

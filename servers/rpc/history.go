@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -27,7 +28,7 @@ func (h *historyHandler) List(ctx context.Context, req *history.ListRequest) (*h
 	}
 	page, err := h.history.Records(ctx, entity.HistoryQuery{
 		Stream: entity.Stream(req.Stream), Projects: projects, Actor: req.Actor, SubjectKind: req.SubjectKind, SubjectID: req.Subject,
-		Action: req.Action, Since: value(req.Since), Until: value(req.Until), Limit: int(req.Limit), Cursor: req.Cursor,
+		Action: req.Action, Since: opt.Value(req.Since), Until: opt.Value(req.Until), Limit: int(req.Limit), Cursor: req.Cursor,
 	})
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 
 	"miren.dev/runtime/api/interpreter"
 	domain "miren.dev/runtime/domain/interpreter"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -14,7 +15,7 @@ type interpreterHandler struct{ interpreter *domain.Service }
 // Run executes code and sends what it does.
 func (h *interpreterHandler) Run(ctx context.Context, req *interpreter.RunRequest, st rpc.ServerStream[rpc.None, interpreter.RunEvent]) error {
 	return h.interpreter.Run(ctx, domain.RunRequest{
-		Sandbox: req.Sandbox, Code: req.Code, Language: req.Language, Context: req.Context, Env: req.Env, Timeout: value(req.Timeout),
+		Sandbox: req.Sandbox, Code: req.Code, Language: req.Language, Context: req.Context, Env: req.Env, Timeout: opt.Value(req.Timeout),
 	}, st.Send)
 }
 

@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/domain/keys"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -26,7 +27,7 @@ func (h *keyHandler) Create(ctx context.Context, req *core.CreateKeyRequest) (*c
 		return nil, errs.New(errs.PermissionDenied, "only administrators of the installation make keys of other users")
 	}
 	k, secret, err := h.keys.Create(ctx, keys.Request{
-		Project: req.Project, Name: req.Name, Roles: req.Roles, TTL: value(req.TTL), By: caller(ctx), User: req.User, Rate: value(req.Rate),
+		Project: req.Project, Name: req.Name, Roles: req.Roles, TTL: opt.Value(req.TTL), By: caller(ctx), User: req.User, Rate: opt.Value(req.Rate),
 		MaxSandboxes: req.MaxSandboxes, MaxExecutions: req.MaxExecutions,
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"miren.dev/runtime/api/metric"
 	"miren.dev/runtime/domain/metrics"
+	"miren.dev/runtime/pkg/opt"
 )
 
 // metricHandler serves metric.Metrics.
@@ -29,5 +30,5 @@ func metricRange(r *metric.Range) metrics.Range {
 	if r == nil {
 		return metrics.Range{}
 	}
-	return metrics.Range{From: value(r.From), To: value(r.To), Step: value(r.Step)}
+	return metrics.Range{From: opt.Value(r.From), To: opt.Value(r.To), Step: opt.Value(r.Step)}
 }

@@ -5,6 +5,7 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/previews"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -16,7 +17,7 @@ func Previews(s *previews.Service) sandbox.Previews { return &previewHandler{s} 
 
 func (h *previewHandler) Create(ctx context.Context, req *sandbox.CreatePreviewRequest) (*sandbox.PreviewResponse, error) {
 	p, err := h.previews.Create(ctx, previews.Request{
-		Sandbox: req.Sandbox, Port: int(value(req.Port)), Public: value(req.Public), TTL: value(req.TTL),
+		Sandbox: req.Sandbox, Port: int(opt.Value(req.Port)), Public: opt.Value(req.Public), TTL: opt.Value(req.TTL),
 	})
 	if err != nil {
 		return nil, err
@@ -26,7 +27,7 @@ func (h *previewHandler) Create(ctx context.Context, req *sandbox.CreatePreviewR
 }
 
 func (h *previewHandler) Sign(ctx context.Context, req *sandbox.SignPreviewRequest) (*sandbox.SignPreviewResponse, error) {
-	url, end, err := h.previews.Sign(ctx, req.Preview, value(req.TTL))
+	url, end, err := h.previews.Sign(ctx, req.Preview, opt.Value(req.TTL))
 	if err != nil {
 		return nil, err
 	}

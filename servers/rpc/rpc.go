@@ -112,21 +112,3 @@ func record(o schema.Object) (schema.Record, error) {
 	}
 	return *rec, nil
 }
-
-// value returns the zero value for a field that is absent.
-func value[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
-	}
-	return *p
-}
-
-// optional returns nil, an absent field, for the zero value.
-func optional[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
-}

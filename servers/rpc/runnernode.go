@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/sandboxfs"
 )
@@ -56,20 +57,20 @@ func (h *runnerHandler) Signal(ctx context.Context, req *runner.SignalRequest) e
 // Exec runs a process. An error says that there is none.
 func (h *runnerHandler) Exec(ctx context.Context, req *runner.ExecRequest, st execStream) error {
 	p, err := h.node.Exec(ctx, req.Sandbox, sandboxes.ExecSpec{
-		Command: req.Command, Env: req.Env, WorkDir: req.Workdir, User: req.User, TTY: value(req.TTY), Rows: uint16(value(req.Rows)),
-		Cols: uint16(value(req.Cols)), NoInput: value(req.NoInput), Detached: value(req.Detached), Tag: req.Tag,
+		Command: req.Command, Env: req.Env, WorkDir: req.Workdir, User: req.User, TTY: opt.Value(req.TTY), Rows: uint16(opt.Value(req.Rows)),
+		Cols: uint16(opt.Value(req.Cols)), NoInput: opt.Value(req.NoInput), Detached: opt.Value(req.Detached), Tag: req.Tag,
 	})
 	if err != nil {
 		return err
 	}
 	return h.attach(ctx, req.Sandbox, p, st, streams{
-		stdin: !value(req.NoInput), tty: value(req.TTY), detached: value(req.Detached), keep: true, offsets: true,
+		stdin: !opt.Value(req.NoInput), tty: opt.Value(req.TTY), detached: opt.Value(req.Detached), keep: true, offsets: true,
 	})
 }
 
 // Attach continues a detached process.
 func (h *runnerHandler) Attach(ctx context.Context, req *runner.ProcessRequest, st execStream) error {
-	p, err := h.node.Attach(ctx, req.Sandbox, req.Process, value(req.StdoutOffset), value(req.StderrOffset))
+	p, err := h.node.Attach(ctx, req.Sandbox, req.Process, opt.Value(req.StdoutOffset), opt.Value(req.StderrOffset))
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (h *runnerHandler) Configure(ctx context.Context, req *runner.ConfigureRequ
 	}
 	return h.node.Configure(ctx, req.Sandbox, sandboxes.Identity{
 		Claim: req.Claim, Hostname: req.Hostname, Env: req.Env, WorkDir: req.Workdir, User: req.User,
-		CPUMillis: value(req.CPUMillis), MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), Egress: p,
+		CPUMillis: opt.Value(req.CPUMillis), MemoryBytes: opt.Value(req.MemoryBytes), PIDs: opt.Value(req.PIDs), Egress: p,
 	})
 }
 
@@ -128,9 +129,9 @@ func (h *runnerHandler) EgressLog(ctx context.Context, req *runner.SandboxReques
 // Logs sends output.
 func (h *runnerHandler) Logs(ctx context.Context, req *runner.LogsRequest, st rpc.ServerStream[rpc.None, sandbox.LogBatch]) error {
 	out := newLogSender(st)
-	err := h.node.Logs(ctx, req.Sandbox, sandboxes.LogQuery{Offset: value(req.Offset), Tail: int(value(req.Tail)), Follow: value(req.Follow)},
+	err := h.node.Logs(ctx, req.Sandbox, sandboxes.LogQuery{Offset: opt.Value(req.Offset), Tail: int(opt.Value(req.Tail)), Follow: opt.Value(req.Follow)},
 		func(l sandboxes.LogLine) error {
-			return out.add(sandbox.LogLine{At: l.At, Offset: optional(l.Offset), Stderr: optional(l.Stderr), Text: l.Text, Missed: optional(l.Missed)})
+			return out.add(sandbox.LogLine{At: l.At, Offset: opt.Of(l.Offset), Stderr: opt.Of(l.Stderr), Text: l.Text, Missed: opt.Of(l.Missed)})
 		})
 	if serr := out.close(); serr != nil && ctx.Err() == nil {
 		return serr

@@ -6,6 +6,7 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -23,14 +24,14 @@ func (h *sandboxHandler) Run(ctx context.Context, req *sandbox.RunRequest) (*san
 func createRequest(ctx context.Context, req *sandbox.RunRequest) sandboxes.CreateRequest {
 	var volumes []sandboxes.Volume
 	for _, v := range req.Volumes {
-		volumes = append(volumes, sandboxes.Volume{Disk: v.Disk, Path: v.Path, ReadOnly: value(v.ReadOnly)})
+		volumes = append(volumes, sandboxes.Volume{Disk: v.Disk, Path: v.Path, ReadOnly: opt.Value(v.ReadOnly)})
 	}
 	return sandboxes.CreateRequest{
-		Name: req.Name, Labels: req.Labels, Image: req.Image, Idle: value(req.Idle), Template: req.Template, Agent: req.Agent, App: req.App, Service: req.Service, Command: req.Command,
-		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: value(req.CPUMillis),
-		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
-		DiskFiles: value(req.DiskFiles), OpenFiles: value(req.OpenFiles), FileBytes: value(req.FileBytes), Bandwidth: value(req.BandwidthBytes),
-		TTL: value(req.TTL), ResumeTTL: value(req.ResumeTTL), StopTimeout: req.StopTimeout, IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
+		Name: req.Name, Labels: req.Labels, Image: req.Image, Idle: opt.Value(req.Idle), Template: req.Template, Agent: req.Agent, App: req.App, Service: req.Service, Command: req.Command,
+		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: opt.Value(req.CPUMillis),
+		MemoryBytes: opt.Value(req.MemoryBytes), PIDs: opt.Value(req.PIDs), DiskBytes: opt.Value(req.DiskBytes), Network: req.Network,
+		DiskFiles: opt.Value(req.DiskFiles), OpenFiles: opt.Value(req.OpenFiles), FileBytes: opt.Value(req.FileBytes), Bandwidth: opt.Value(req.BandwidthBytes),
+		TTL: opt.Value(req.TTL), ResumeTTL: opt.Value(req.ResumeTTL), StopTimeout: req.StopTimeout, IdleTimeout: opt.Value(req.IdleTimeout), OnIdle: req.OnIdle,
 		Egress: req.Egress, Volumes: volumes, APIKey: callerKey(ctx),
 	}
 }
@@ -49,7 +50,7 @@ func (h *sandboxHandler) Wait(ctx context.Context, req *sandbox.WaitRequest) (*s
 
 func (h *sandboxHandler) Stop(ctx context.Context, req *sandbox.StopRequest) (*sandbox.SandboxResponse, error) {
 	sb, err := h.sandboxes.Stop(ctx, req.Sandbox)
-	if err != nil || !value(req.Wait) {
+	if err != nil || !opt.Value(req.Wait) {
 		return sandboxResponse(sb, err)
 	}
 	return sandboxResponse(h.sandboxes.Wait(ctx, req.Sandbox, sandbox.WaitUntilEnded))
@@ -106,8 +107,8 @@ func connect(ctx context.Context, c sandboxes.Conn, st rpc.ServerStream[rpc.Byte
 func (h *sandboxHandler) Logs(ctx context.Context, req *sandbox.LogsRequest, st rpc.ServerStream[rpc.None, sandbox.LogBatch]) error {
 	out := newLogSender(st)
 	err := h.sandboxes.Logs(ctx, sandboxes.LogsRequest{
-		Sandbox: req.Sandbox, Offset: value(req.Offset), Project: req.Project, App: req.App, Service: req.Service, Tail: req.Tail,
-		Follow: value(req.Follow), Since: value(req.Since), Until: value(req.Until), Grep: req.Grep, Level: req.Level, Limit: int(value(req.Limit)),
+		Sandbox: req.Sandbox, Offset: opt.Value(req.Offset), Project: req.Project, App: req.App, Service: req.Service, Tail: req.Tail,
+		Follow: opt.Value(req.Follow), Since: opt.Value(req.Since), Until: opt.Value(req.Until), Grep: req.Grep, Level: req.Level, Limit: int(opt.Value(req.Limit)),
 	}, out.add)
 	if serr := out.close(); serr != nil && ctx.Err() == nil {
 		return serr
@@ -118,7 +119,7 @@ func (h *sandboxHandler) Logs(ctx context.Context, req *sandbox.LogsRequest, st 
 // Pause saves a sandbox and ends its processes.
 func (h *sandboxHandler) Pause(ctx context.Context, req *sandbox.PauseRequest) (*sandbox.SandboxResponse, error) {
 	sb, err := h.sandboxes.Pause(ctx, req.Sandbox)
-	if err != nil || !value(req.Wait) {
+	if err != nil || !opt.Value(req.Wait) {
 		return sandboxResponse(sb, err)
 	}
 	return sandboxResponse(h.sandboxes.Wait(ctx, req.Sandbox, sandbox.WaitUntilPaused))
@@ -127,7 +128,7 @@ func (h *sandboxHandler) Pause(ctx context.Context, req *sandbox.PauseRequest) (
 // Resume continues a paused sandbox.
 func (h *sandboxHandler) Resume(ctx context.Context, req *sandbox.PauseRequest) (*sandbox.SandboxResponse, error) {
 	sb, err := h.sandboxes.Resume(ctx, req.Sandbox)
-	if err != nil || !value(req.Wait) {
+	if err != nil || !opt.Value(req.Wait) {
 		return sandboxResponse(sb, err)
 	}
 	return sandboxResponse(h.sandboxes.Wait(ctx, req.Sandbox, sandbox.WaitUntilRunning))
@@ -154,8 +155,8 @@ func (h *sandboxHandler) DeleteSnapshot(ctx context.Context, req *sandbox.Delete
 // Fork makes sandboxes from a sandbox or a snapshot.
 func (h *sandboxHandler) Fork(ctx context.Context, req *sandbox.ForkRequest) (*sandbox.ForkResponse, error) {
 	forks, err := h.sandboxes.Fork(ctx, sandboxes.ForkRequest{
-		Sandbox: req.Sandbox, Snapshot: req.Snapshot, Count: int(value(req.Count)), Labels: req.Labels, Env: req.Env, TTL: value(req.TTL),
-		ResumeTTL: value(req.ResumeTTL), IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
+		Sandbox: req.Sandbox, Snapshot: req.Snapshot, Count: int(opt.Value(req.Count)), Labels: req.Labels, Env: req.Env, TTL: opt.Value(req.TTL),
+		ResumeTTL: opt.Value(req.ResumeTTL), IdleTimeout: opt.Value(req.IdleTimeout), OnIdle: req.OnIdle,
 		APIKey: callerKey(ctx),
 	})
 	if err != nil {
@@ -170,12 +171,12 @@ func (h *sandboxHandler) CheckExec(context.Context, *sandbox.SandboxRequest) err
 
 // Extend changes the end of a sandbox.
 func (h *sandboxHandler) Extend(ctx context.Context, req *sandbox.ExtendRequest) (*sandbox.SandboxResponse, error) {
-	return sandboxResponse(h.sandboxes.Extend(ctx, req.Sandbox, value(req.TTL)))
+	return sandboxResponse(h.sandboxes.Extend(ctx, req.Sandbox, opt.Value(req.TTL)))
 }
 
 // SetIdle changes the idle time of a sandbox.
 func (h *sandboxHandler) SetIdle(ctx context.Context, req *sandbox.IdleRequest) (*sandbox.SandboxResponse, error) {
-	return sandboxResponse(h.sandboxes.SetIdle(ctx, req.Sandbox, value(req.IdleTimeout), req.OnIdle))
+	return sandboxResponse(h.sandboxes.SetIdle(ctx, req.Sandbox, opt.Value(req.IdleTimeout), req.OnIdle))
 }
 
 // SetEgress changes a sandbox's network policy.
@@ -195,7 +196,7 @@ func (h *sandboxHandler) EgressLog(ctx context.Context, req *sandbox.SandboxRequ
 func egressLogResponse(records []sandboxes.EgressRecord) *sandbox.EgressLogResponse {
 	resp := &sandbox.EgressLogResponse{}
 	for _, r := range records {
-		out := sandbox.EgressRecord{At: r.Time, Protocol: r.Protocol, Name: r.Name, Permitted: r.Allowed, Why: r.Reason, Secret: r.Secret, Port: optional(int64(r.Port))}
+		out := sandbox.EgressRecord{At: r.Time, Protocol: r.Protocol, Name: r.Name, Permitted: r.Allowed, Why: r.Reason, Secret: r.Secret, Port: opt.Of(int64(r.Port))}
 		if r.Address.IsValid() {
 			out.Address = r.Address.String()
 		}

@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/templates"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
@@ -73,12 +74,12 @@ func (h *templateHandler) show(ctx context.Context, project, name string) (*sand
 
 func (h *templateHandler) Build(ctx context.Context, req *sandbox.BuildTemplateRequest) (*sandbox.BuildTemplateResponse, error) {
 	r := templates.BuildRequest{
-		New: value(req.New), Labels: req.Labels, Title: req.Title, Dockerfile: req.Dockerfile, Steps: req.Steps, Image: req.Image, NoCache: value(req.NoCache), Tags: req.Tags, Aliases: req.Aliases,
+		New: opt.Value(req.New), Labels: req.Labels, Title: req.Title, Dockerfile: req.Dockerfile, Steps: req.Steps, Image: req.Image, NoCache: opt.Value(req.NoCache), Tags: req.Tags, Aliases: req.Aliases,
 		Start: req.Start, Env: req.Env, User: req.User, Workdir: req.Workdir, Capabilities: req.Capabilities,
-		CPUMillis: value(req.CPUMillis), MemoryBytes: value(req.MemoryBytes), DiskBytes: value(req.DiskBytes),
+		CPUMillis: opt.Value(req.CPUMillis), MemoryBytes: opt.Value(req.MemoryBytes), DiskBytes: opt.Value(req.DiskBytes),
 	}
 	if req.Ready != nil {
-		r.Ready = &templates.Ready{Port: value(req.Ready.Port), Path: req.Ready.Path, Command: req.Ready.Command, Timeout: value(req.Ready.Timeout)}
+		r.Ready = &templates.Ready{Port: opt.Value(req.Ready.Port), Path: req.Ready.Path, Command: req.Ready.Command, Timeout: opt.Value(req.Ready.Timeout)}
 	}
 	if req.Source != "" {
 		var err error
@@ -111,7 +112,7 @@ func (h *templateHandler) Wait(ctx context.Context, req *sandbox.TemplateRequest
 
 func (h *templateHandler) Tag(ctx context.Context, req *sandbox.TagTemplateRequest) (*sandbox.TemplateResponse, error) {
 	set := h.templates.Tag
-	if value(req.Remove) {
+	if opt.Value(req.Remove) {
 		set = h.templates.Untag
 	}
 	t, err := set(ctx, req.Project, req.Template, req.Tag)
@@ -122,7 +123,7 @@ func (h *templateHandler) Tag(ctx context.Context, req *sandbox.TagTemplateReque
 }
 
 func (h *templateHandler) Alias(ctx context.Context, req *sandbox.AliasTemplateRequest) (*sandbox.TemplateResponse, error) {
-	t, err := h.templates.Alias(ctx, req.Project, req.Template, req.Alias, value(req.Remove))
+	t, err := h.templates.Alias(ctx, req.Project, req.Template, req.Alias, opt.Value(req.Remove))
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/sandboxfs"
 )
@@ -56,7 +57,7 @@ func (f *files) request(path string) *sandbox.FileRequest {
 func (f *files) Read(ctx context.Context, path string, offset, length int64) (sandboxfs.Reader, error) {
 	var info *sandbox.FileInfo
 	st, cancel, err := open(ctx, func(ctx context.Context) (rpc.ClientStream[rpc.None, sandbox.ReadFileOutput], error) {
-		return f.c.Read(ctx, &sandbox.ReadFileRequest{Sandbox: f.sid, Path: path, User: f.user, Offset: optional(offset), Length: optional(length)})
+		return f.c.Read(ctx, &sandbox.ReadFileRequest{Sandbox: f.sid, Path: path, User: f.user, Offset: opt.Of(offset), Length: opt.Of(length)})
 	}, func(st rpc.ClientStream[rpc.None, sandbox.ReadFileOutput]) error {
 		m, err := st.Recv()
 		if err == nil && m.Info == nil {
@@ -109,8 +110,8 @@ var writeModes = map[sandboxfs.WriteMode]sandbox.WriteMode{
 // is written or committed.
 func (f *files) Write(ctx context.Context, path string, o sandboxfs.WriteOptions) (sandboxfs.Writer, error) {
 	req := &sandbox.WriteFileRequest{
-		Sandbox: f.sid, Path: path, User: f.user, Write: writeModes[o.Mode], Offset: optional(o.Offset),
-		Mode: optional(int64(sandboxfs.Bits(o.Perm))), Parents: optional(o.Parents),
+		Sandbox: f.sid, Path: path, User: f.user, Write: writeModes[o.Mode], Offset: opt.Of(o.Offset),
+		Mode: opt.Of(int64(sandboxfs.Bits(o.Perm))), Parents: opt.Of(o.Parents),
 	}
 	st, cancel, err := open(ctx, func(ctx context.Context) (rpc.ClientStream[rpc.Bytes, sandbox.FileInfo], error) {
 		return f.c.Write(ctx, req)
@@ -188,7 +189,7 @@ func (f *files) Stat(ctx context.Context, path string) (sandboxfs.Info, error) {
 // List implements sandboxfs.FS.
 func (f *files) List(ctx context.Context, path string, o sandboxfs.ListOptions) ([]sandboxfs.Info, bool, error) {
 	resp, err := f.c.List(ctx, &sandbox.ListFilesRequest{
-		Sandbox: f.sid, Path: path, User: f.user, After: o.After, Limit: optional(int64(min(o.Limit, 1024))), Attributes: optional(o.Attrs),
+		Sandbox: f.sid, Path: path, User: f.user, After: o.After, Limit: opt.Of(int64(min(o.Limit, 1024))), Attributes: opt.Of(o.Attrs),
 	})
 	if err != nil {
 		return nil, false, err
@@ -202,7 +203,7 @@ func (f *files) List(ctx context.Context, path string, o sandboxfs.ListOptions) 
 
 // Move implements sandboxfs.FS.
 func (f *files) Move(ctx context.Context, from, to string, replace bool) error {
-	return f.c.Move(ctx, &sandbox.MoveFileRequest{Sandbox: f.sid, Path: from, To: to, User: f.user, Replace: optional(replace)})
+	return f.c.Move(ctx, &sandbox.MoveFileRequest{Sandbox: f.sid, Path: from, To: to, User: f.user, Replace: opt.Of(replace)})
 }
 
 // Copy implements sandboxfs.FS.
@@ -212,13 +213,13 @@ func (f *files) Copy(ctx context.Context, from, to string) error {
 
 // Remove implements sandboxfs.FS.
 func (f *files) Remove(ctx context.Context, path string, recursive bool) error {
-	return f.c.Remove(ctx, &sandbox.RemoveFileRequest{Sandbox: f.sid, Path: path, User: f.user, Recursive: optional(recursive)})
+	return f.c.Remove(ctx, &sandbox.RemoveFileRequest{Sandbox: f.sid, Path: path, User: f.user, Recursive: opt.Of(recursive)})
 }
 
 // Mkdir implements sandboxfs.FS.
 func (f *files) Mkdir(ctx context.Context, path string, perm fs.FileMode, parents bool) error {
 	return f.c.MakeDirectory(ctx, &sandbox.MakeDirectoryRequest{
-		Sandbox: f.sid, Path: path, User: f.user, Mode: optional(int64(sandboxfs.Bits(perm))), Parents: optional(parents),
+		Sandbox: f.sid, Path: path, User: f.user, Mode: opt.Of(int64(sandboxfs.Bits(perm))), Parents: opt.Of(parents),
 	})
 }
 
@@ -269,7 +270,7 @@ var fileChanges = map[sandbox.FileChange]sandboxfs.Change{
 // Watch implements sandboxfs.FS.
 func (f *files) Watch(ctx context.Context, path string, recursive bool) (sandboxfs.Watcher, error) {
 	st, cancel, err := open(ctx, func(ctx context.Context) (rpc.ClientStream[rpc.None, sandbox.FileEvent], error) {
-		return f.c.Watch(ctx, &sandbox.WatchFilesRequest{Sandbox: f.sid, Path: path, User: f.user, Recursive: optional(recursive)})
+		return f.c.Watch(ctx, &sandbox.WatchFilesRequest{Sandbox: f.sid, Path: path, User: f.user, Recursive: opt.Of(recursive)})
 	}, func(st rpc.ClientStream[rpc.None, sandbox.FileEvent]) error {
 		_, err := st.Recv()
 		return cut(err)
@@ -290,7 +291,7 @@ func (w *watcher) Next() (sandboxfs.Event, error) {
 	if err != nil {
 		return sandboxfs.Event{}, err
 	}
-	return sandboxfs.Event{Change: fileChanges[e.Change], Path: e.Path, Dir: value(e.Directory)}, nil
+	return sandboxfs.Event{Change: fileChanges[e.Change], Path: e.Path, Dir: opt.Value(e.Directory)}, nil
 }
 
 func (w *watcher) Close() error {
@@ -309,7 +310,7 @@ func (f *files) Attrs(ctx context.Context, path string) (map[string][]byte, erro
 
 // SetAttr implements sandboxfs.FS.
 func (f *files) SetAttr(ctx context.Context, path, name string, value []byte) error {
-	return f.c.SetAttribute(ctx, &sandbox.SetAttributeRequest{Sandbox: f.sid, Path: path, User: f.user, Name: name, Value: value, Remove: optional(value == nil)})
+	return f.c.SetAttribute(ctx, &sandbox.SetAttributeRequest{Sandbox: f.sid, Path: path, User: f.user, Name: name, Value: value, Remove: opt.Of(value == nil)})
 }
 
 // Symlink implements sandboxfs.FS.
@@ -319,7 +320,7 @@ func (f *files) Symlink(ctx context.Context, target, path string) error {
 
 // Link implements sandboxfs.FS.
 func (f *files) Link(ctx context.Context, from, to string) error {
-	return f.c.MakeLink(ctx, &sandbox.MakeLinkRequest{Sandbox: f.sid, Path: to, User: f.user, Target: from, Hard: optional(true)})
+	return f.c.MakeLink(ctx, &sandbox.MakeLinkRequest{Sandbox: f.sid, Path: to, User: f.user, Target: from, Hard: opt.Of(true)})
 }
 
 // Chtimes implements sandboxfs.FS.
@@ -338,5 +339,5 @@ func (f *files) Space(ctx context.Context, path string) (sandboxfs.Space, error)
 	if err != nil {
 		return sandboxfs.Space{}, err
 	}
-	return sandboxfs.Space{Bytes: s.TotalBytes, FreeBytes: s.FreeBytes, Files: value(s.TotalFiles), FreeFiles: value(s.FreeFiles)}, nil
+	return sandboxfs.Space{Bytes: s.TotalBytes, FreeBytes: s.FreeBytes, Files: opt.Value(s.TotalFiles), FreeFiles: opt.Value(s.FreeFiles)}, nil
 }

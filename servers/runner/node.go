@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/sandboxfs"
 )
@@ -30,23 +31,6 @@ func NewNode(c rpc.Conn) sandboxes.Node { return newRemoteNode(c) }
 
 func newRemoteNode(c rpc.Conn) *remoteNode {
 	return &remoteNode{runner.NewNodeClient(c), sandbox.NewFilesClient(c)}
-}
-
-// optional returns nil, an absent field, for the zero value.
-func optional[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
-}
-
-func value[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
-	}
-	return *p
 }
 
 // open makes a call with streams that continues when ctx ends, once begin has
@@ -71,8 +55,8 @@ func open[In, Out any](ctx context.Context, call func(context.Context) (rpc.Clie
 // Exec implements sandboxes.Node.
 func (n *remoteNode) Exec(ctx context.Context, sid id.Sandbox, s sandboxes.ExecSpec) (sandboxes.Process, error) {
 	req := &runner.ExecRequest{
-		Sandbox: sid, Command: s.Command, Env: s.Env, Workdir: s.WorkDir, User: s.User, TTY: optional(s.TTY), Rows: optional(int64(s.Rows)),
-		Cols: optional(int64(s.Cols)), NoInput: optional(s.NoInput), Detached: optional(s.Detached), Tag: s.Tag,
+		Sandbox: sid, Command: s.Command, Env: s.Env, Workdir: s.WorkDir, User: s.User, TTY: opt.Of(s.TTY), Rows: opt.Of(int64(s.Rows)),
+		Cols: opt.Of(int64(s.Cols)), NoInput: opt.Of(s.NoInput), Detached: opt.Of(s.Detached), Tag: s.Tag,
 	}
 	return n.process(ctx, sid, s.Detached, func(ctx context.Context) (rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput], error) {
 		return n.node.Exec(ctx, req)
@@ -81,7 +65,7 @@ func (n *remoteNode) Exec(ctx context.Context, sid id.Sandbox, s sandboxes.ExecS
 
 // Attach implements sandboxes.Node.
 func (n *remoteNode) Attach(ctx context.Context, sid id.Sandbox, process string, stdout, stderr int64) (sandboxes.Process, error) {
-	req := &runner.ProcessRequest{Sandbox: sid, Process: process, StdoutOffset: optional(stdout), StderrOffset: optional(stderr)}
+	req := &runner.ProcessRequest{Sandbox: sid, Process: process, StdoutOffset: opt.Of(stdout), StderrOffset: opt.Of(stderr)}
 	return n.process(ctx, sid, true, func(ctx context.Context) (rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput], error) {
 		return n.node.Attach(ctx, req)
 	})
@@ -115,7 +99,7 @@ func (n *remoteNode) Configure(ctx context.Context, sid id.Sandbox, c sandboxes.
 	}
 	return n.node.Configure(ctx, &runner.ConfigureRequest{
 		Sandbox: sid, Claim: c.Claim, Hostname: c.Hostname, Env: c.Env, Workdir: c.WorkDir, User: c.User,
-		CPUMillis: optional(c.CPUMillis), MemoryBytes: optional(c.MemoryBytes), PIDs: optional(c.PIDs), Policy: p,
+		CPUMillis: opt.Of(c.CPUMillis), MemoryBytes: opt.Of(c.MemoryBytes), PIDs: opt.Of(c.PIDs), Policy: p,
 	})
 }
 
@@ -137,7 +121,7 @@ func (n *remoteNode) EgressLog(ctx context.Context, sid id.Sandbox) ([]sandboxes
 	var out []sandboxes.EgressRecord
 	for _, r := range resp.Records {
 		x := sandboxes.EgressRecord{
-			Time: r.At, Sandbox: string(sid), Protocol: r.Protocol, Name: r.Name, Port: uint16(value(r.Port)), Allowed: r.Permitted, Reason: r.Why, Secret: r.Secret,
+			Time: r.At, Sandbox: string(sid), Protocol: r.Protocol, Name: r.Name, Port: uint16(opt.Value(r.Port)), Allowed: r.Permitted, Reason: r.Why, Secret: r.Secret,
 		}
 		if r.Address != "" {
 			if x.Address, err = netip.ParseAddr(r.Address); err != nil {
@@ -153,7 +137,7 @@ func (n *remoteNode) EgressLog(ctx context.Context, sid id.Sandbox) ([]sandboxes
 func (n *remoteNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuery, emit func(sandboxes.LogLine) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	st, err := n.node.Logs(ctx, &runner.LogsRequest{Sandbox: sid, Offset: optional(q.Offset), Tail: optional(int64(q.Tail)), Follow: optional(q.Follow)})
+	st, err := n.node.Logs(ctx, &runner.LogsRequest{Sandbox: sid, Offset: opt.Of(q.Offset), Tail: opt.Of(int64(q.Tail)), Follow: opt.Of(q.Follow)})
 	if err != nil {
 		return err
 	}
@@ -166,7 +150,7 @@ func (n *remoteNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQu
 			return err
 		}
 		for _, l := range b.Lines {
-			if err := emit(sandboxes.LogLine{Offset: value(l.Offset), At: l.At, Stderr: value(l.Stderr), Text: l.Text, Missed: value(l.Missed)}); err != nil {
+			if err := emit(sandboxes.LogLine{Offset: opt.Value(l.Offset), At: l.At, Stderr: opt.Value(l.Stderr), Text: l.Text, Missed: opt.Value(l.Missed)}); err != nil {
 				return err
 			}
 		}

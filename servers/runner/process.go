@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -47,7 +48,7 @@ var _ sandboxes.Process = (*process)(nil)
 
 func newProcess(n *remoteNode, sid id.Sandbox, st rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput], cancel context.CancelFunc, started *sandbox.ExecOutput, detached bool) *process {
 	p := &process{
-		n: n, sid: sid, name: started.Process, pid: int(value(started.PID)), detached: detached, st: st, cancel: cancel,
+		n: n, sid: sid, name: started.Process, pid: int(opt.Value(started.PID)), detached: detached, st: st, cancel: cancel,
 		stdout: newUnread(), stderr: newUnread(), ended: make(chan struct{}),
 	}
 	go p.receive()
@@ -70,9 +71,9 @@ func (p *process) receive() {
 		}
 		switch {
 		case len(m.Stdout) > 0:
-			p.stdout.add(m.Stdout, value(m.Offset))
+			p.stdout.add(m.Stdout, opt.Value(m.Offset))
 		case len(m.Stderr) > 0:
-			p.stderr.add(m.Stderr, value(m.Offset))
+			p.stderr.add(m.Stderr, opt.Value(m.Offset))
 		case m.ExitCode != nil:
 			p.code = int(*m.ExitCode)
 			return

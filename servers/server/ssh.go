@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/rpc"
 	sshserver "miren.dev/runtime/servers/ssh"
 )
@@ -172,7 +173,7 @@ func (h *sshHandler) issue(ctx context.Context, publicKey, user string, ttl *tim
 	if err != nil {
 		return nil, err
 	}
-	cert, end, err := h.f.sshPrivate.Issue(key, user, rpc.IdentityFrom(ctx), cmp.Or(value(ttl), defaultSSHLife))
+	cert, end, err := h.f.sshPrivate.Issue(key, user, rpc.IdentityFrom(ctx), cmp.Or(opt.Value(ttl), defaultSSHLife))
 	if err != nil {
 		return nil, err
 	}
@@ -208,12 +209,4 @@ func (h *sshHandler) Connect(ctx context.Context, req *server.SSHConnectRequest,
 	}
 	<-ctx.Done()
 	return nil
-}
-
-func value[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
-	}
-	return *p
 }
