@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -27,6 +28,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/time/rate"
 
+	"miren.dev/runtime/pkg/boundedhttp"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/text"
@@ -98,7 +100,7 @@ func Load(path string) (*Rules, error) {
 	if err := d.Decode(&r.rules); err != nil && !errors.Is(err, io.EOF) {
 		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s: %w", path, err).WithHint("a list of issuer, audience, claims, project and roles: docs/ci.md has examples")
 	}
-	client := &http.Client{Timeout: askTime, Transport: bounded{http.DefaultTransport}}
+	client := &http.Client{Timeout: askTime, Transport: boundedhttp.Transport(http.DefaultTransport, maxFile)}
 	for i, rule := range r.rules {
 		if err := rule.check(); err != nil {
 			return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s: rule %d: %w", path, i+1, err)
@@ -137,18 +139,7 @@ func (r *Rule) check() error {
 	return nil
 }
 
-func local(host string) bool { return host == "localhost" || host == "127.0.0.1" || host == "::1" }
-
-// bounded ends an answer of an issuer that is too long.
-type bounded struct{ http.RoundTripper }
-
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := b.RoundTripper.RoundTrip(r)
-	if err == nil {
-		resp.Body = http.MaxBytesReader(nil, resp.Body, maxFile)
-	}
-	return resp, err
-}
+func local(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
 // IsToken reports whether a credential looks like a token, and not like an API key.
 func IsToken(s string) bool { return strings.HasPrefix(s, "ey") && strings.Count(s, ".") == 2 }

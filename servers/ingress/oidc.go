@@ -24,6 +24,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/components/network/ranges"
+	"miren.dev/runtime/pkg/boundedhttp"
 )
 
 const (
@@ -37,6 +38,7 @@ const (
 	providerTime = 10 * time.Second // for one call of a provider
 	providerAge  = time.Hour        // after which its addresses are asked for again
 	providerPoll = 5 * time.Second  // between attempts at one that does not answer
+	maxProvider  = 1 << 20          // bytes of an answer of a provider
 	maxCookie    = 4000             // bytes; browsers drop longer ones
 	maxReturn    = 1000             // bytes of the path to return to
 )
@@ -83,21 +85,10 @@ func newProviderClient(allow []netip.Prefix) *http.Client {
 		}
 		return err
 	}}
-	return &http.Client{Timeout: providerTime, Transport: &boundedAnswers{&http.Transport{
+	return &http.Client{Timeout: providerTime, Transport: boundedhttp.Transport(&http.Transport{
 		DialContext: d.DialContext, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConns: 20, MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,
-	}}}
-}
-
-// boundedAnswers ends an answer of a provider that is too long.
-type boundedAnswers struct{ http.RoundTripper }
-
-func (b *boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := b.RoundTripper.RoundTrip(r)
-	if err == nil {
-		resp.Body = http.MaxBytesReader(nil, resp.Body, 1<<20)
-	}
-	return resp, err
+	}, maxProvider)}
 }
 
 // secret returns a secret of the login, "" if the ingress does not know it.
