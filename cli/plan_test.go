@@ -46,6 +46,15 @@ func TestPlanShowsWhatWasFoundAndWhy(t *testing.T) {
 	}
 }
 
+// TestPlanHasTheScale: the JSON has each setting of the scale of a service.
+func TestPlanHasTheScale(t *testing.T) {
+	dir := planFolder(t, map[string]string{
+		"index.html": "home", "app.toml": "[services.web]\nscale = { min = 0, max = 5, idle = \"2m\", cpu = 70, suspend = true }\n",
+	})
+	contains(t, strings.Join(strings.Fields(ok(t, "app", "plan", dir, "--json")), ""),
+		`"scale":{"min":0,"max":5,"idle":"2m0s","cpu":70,"suspend":true}`)
+}
+
 func TestPlanWritesADockerfile(t *testing.T) {
 	dir := planFolder(t, map[string]string{"index.html": "home"})
 	file := filepath.Join(dir, "Dockerfile")

@@ -12,9 +12,10 @@ import (
 	"regexp"
 	"strings"
 
-	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/text"
 )
 
 // origin is a source that is no folder of this machine, as a folder that is
@@ -81,10 +82,10 @@ func clone(ctx context.Context, arg string, interactive bool) (*origin, error) {
 	o := &origin{root: root, branch: ref}
 	// The app has the name of the folder, unless app.toml names it.
 	name := strings.TrimSuffix(path.Base(strings.TrimRight(strings.ReplaceAll(where, ":", "/"), "/")), ".git")
-	if command.Sanitize(name) == "" {
+	if text.Name(name, app.MaxAppName) == "" {
 		name = "app"
 	}
-	repo := filepath.Join(root, command.Sanitize(name))
+	repo := filepath.Join(root, text.Name(name, app.MaxAppName))
 	git := func(protocols string, args ...string) error {
 		cmd := exec.CommandContext(ctx, "git", args...)
 		cmd.Env = append(os.Environ(), "GIT_ALLOW_PROTOCOL="+protocols)
@@ -151,7 +152,7 @@ func prebuilt(image, dir string) (*origin, error) {
 	o := &origin{root: root}
 	name, _, _ := strings.Cut(path.Base(image), "@")
 	name, _, _ = strings.Cut(name, ":")
-	if name = command.Sanitize(name); name == "" {
+	if name = text.Name(name, app.MaxAppName); name == "" {
 		name = "app"
 	}
 	o.dir = filepath.Join(root, name)

@@ -185,10 +185,11 @@ type planVolume struct {
 }
 
 type planScale struct {
-	Min  *int64 `json:"min,omitempty"`
-	Max  *int64 `json:"max,omitempty"`
-	Idle string `json:"idle,omitempty"`
-	CPU  *int64 `json:"cpu,omitempty"`
+	Min     *int64 `json:"min,omitempty"`
+	Max     *int64 `json:"max,omitempty"`
+	Idle    string `json:"idle,omitempty"`
+	CPU     *int64 `json:"cpu,omitempty"`
+	Suspend bool   `json:"suspend,omitempty"`
 }
 
 type planLive struct {
@@ -208,22 +209,22 @@ func planServices(services []appconfig.Service) []planService {
 		}
 		var live *planLive
 		if c := s.Live; c != nil {
-			live = &planLive{Off: c.Off, Path: c.Path, Interval: text(c.Interval), Timeout: text(c.Timeout), Failures: c.Failures}
+			live = &planLive{Off: c.Off, Path: c.Path, Interval: durationText(c.Interval), Timeout: durationText(c.Timeout), Failures: c.Failures}
 		}
 		var scale *planScale
 		if c := s.Scale; c != nil {
-			scale = &planScale{Min: c.Min, Max: c.Max, Idle: text(c.Idle), CPU: c.CPU}
+			scale = &planScale{Min: c.Min, Max: c.Max, Idle: durationText(c.Idle), CPU: c.CPU, Suspend: c.Suspend}
 		}
 		list = append(list, planService{
 			Live: live, Scale: scale, Concurrency: s.Concurrency,
-			Name: s.Name, Command: s.Command, Port: s.Port, Protocol: s.Protocol, Replicas: s.Replicas, HealthPath: s.HealthPath, HealthDeadline: text(s.HealthDeadline),
-			CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, PIDs: s.PIDs, StopTimeout: text(s.StopTimeout), Env: s.Env, Volumes: volumes,
+			Name: s.Name, Command: s.Command, Port: s.Port, Protocol: s.Protocol, Replicas: s.Replicas, HealthPath: s.HealthPath, HealthDeadline: durationText(s.HealthDeadline),
+			CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, PIDs: s.PIDs, StopTimeout: durationText(s.StopTimeout), Env: s.Env, Volumes: volumes,
 		})
 	}
 	return list
 }
 
-func text(d *time.Duration) string {
+func durationText(d *time.Duration) string {
 	if d == nil {
 		return ""
 	}

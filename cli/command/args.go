@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,6 +14,7 @@ import (
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/suggest"
+	"miren.dev/runtime/pkg/text"
 )
 
 // Args checks the number of arguments; errors use names for them. A maximum
@@ -144,29 +144,11 @@ func AppName(given, dir string) (string, error) {
 	if cfg.Name != "" {
 		return cfg.Name, nil
 	}
-	if name := Sanitize(filepath.Base(dir)); name != "" {
+	if name := text.Name(filepath.Base(dir), app.MaxAppName); name != "" {
 		return name, nil
 	}
 	return "", errs.New(errs.InvalidArgument, "no app name can be made of the folder's name %q", filepath.Base(dir)).
 		WithHint("give one with --app, or name = \"...\" in app.toml")
-}
-
-// Sanitize makes an app name of any text: lower case letters, digits and
-// dashes, beginning with a letter. It returns "" if no character is left.
-func Sanitize(s string) string {
-	var b strings.Builder
-	for _, r := range strings.ToLower(s) {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9' && b.Len() > 0:
-			b.WriteRune(r)
-		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
-			b.WriteByte('-')
-		}
-		if b.Len() == app.MaxAppName {
-			break
-		}
-	}
-	return strings.TrimRight(b.String(), "-")
 }
 
 // AppArg is AppName for a command that has the app as optional first argument

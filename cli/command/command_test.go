@@ -3,10 +3,7 @@ package command
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"miren.dev/runtime/api/app"
 )
 
 func TestAppName(t *testing.T) {
@@ -25,14 +22,6 @@ func TestAppName(t *testing.T) {
 	}
 	if got, err := AppName("given", dir); got != "given" || err != nil {
 		t.Errorf("given: %q %v", got, err)
-	}
-	for in, want := range map[string]string{
-		"app": "app", "99 bottles": "bottles", "Ünïcode": "n-code", "a--b__c": "a-b-c", "-x-": "x", "!!!": "",
-		"a" + strings.Repeat("1", app.MaxAppName): "a" + strings.Repeat("1", app.MaxAppName-1),
-	} {
-		if got := Sanitize(in); got != want {
-			t.Errorf("Sanitize(%q) = %q, want %q", in, got, want)
-		}
 	}
 }
 

@@ -15,10 +15,12 @@ import (
 	"github.com/spf13/cobra"
 	gossh "golang.org/x/crypto/ssh"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/text"
 )
 
 // gitUser is the user name at the server of clients that push to apps.
@@ -65,7 +67,7 @@ func (o *configOptions) run(ctx context.Context, name string) error {
 		return nil
 	}
 	// The key for git push is named like the host, since each server has its own.
-	user, host, argument, file := gitUser, "runtime", "--git", "push-"+command.Sanitize(cmp.Or(o.host, "runtime"))
+	user, host, argument, file := gitUser, "runtime", "--git", "push-"+text.Name(cmp.Or(o.host, "runtime"), app.MaxAppName)
 	if !o.git {
 		s, err := command.Find[sandbox.Sandbox](ctx, o.Env, name)
 		if err != nil {

@@ -330,19 +330,11 @@ func (p *push) target(dir string) (*app.PreviewRequest, error) {
 
 // previewName returns the name of the preview of a branch.
 func previewName(branch string) string {
-	var b strings.Builder
-	for _, r := range strings.ToLower(branch) {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
-			b.WriteRune(r)
-		} else if b.Len() > 0 && !strings.HasSuffix(b.String(), "-") {
-			b.WriteByte('-')
-		}
+	branch = strings.TrimLeftFunc(strings.ToLower(branch), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	if branch != "" && branch[0] <= '9' {
+		branch = "b-" + branch
 	}
-	name := b.String()
-	if name != "" && name[0] <= '9' {
-		name = "b-" + name
-	}
-	return strings.Trim(name[:min(len(name), app.MaxPreviewName)], "-")
+	return text.Name(branch, app.MaxPreviewName)
 }
 
 // keep puts the files of a folder into the store of sources, and returns their digest.

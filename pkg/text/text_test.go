@@ -15,3 +15,14 @@ func TestCutKeepsCharactersWhole(t *testing.T) {
 		}
 	}
 }
+
+func TestName(t *testing.T) {
+	for in, want := range map[string]string{
+		"app": "app", "99 bottles": "bottles", "Ünïcode": "n-code", "a--b__c": "a-b-c", "-x-": "x", "!!!": "",
+		"a1234567890": "a123456789", "a12345678 x": "a12345678",
+	} {
+		if got := Name(in, 10); got != want {
+			t.Errorf("Name(%q) = %q, want %q", in, got, want)
+		}
+	}
+}

@@ -9,12 +9,18 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/tlstest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -151,5 +157,41 @@ func TestPassthroughWithoutName(t *testing.T) {
 	fmt.Fprintln(c, "hello")
 	if b, err := io.ReadAll(c); len(b) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// TestPsqlByName: psql reaches a real server by the name of a route, whose TLS the ingress ends.
+func TestPsqlByName(t *testing.T) {
+	need.Tools(t, "psql")
+	db, err := pgx.ParseConfig(pgtest.URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := accepting(t, func(c net.Conn) {
+		s, err := net.Dial("unix", filepath.Join(db.Host, fmt.Sprintf(".s.PGSQL.%d", db.Port)))
+		if err != nil {
+			return
+		}
+		defer s.Close()
+		go func() {
+			_, _ = io.Copy(s, c)
+			s.Close() // ends the other direction
+		}()
+		_, _ = io.Copy(c, s)
+	})
+	ca := tlstest.New(t)
+	k := &keys{}
+	k.set(issue(t, ca, "p", 1, "db.example.com"))
+	cfg, addr := tcpConfig(t, up, TCPRoute{Host: "db.example.com", TLS: true, Project: "p"})
+	cfg.Certificates = k.get
+	in := start(t, cfg)
+	wait.For(t, "the ingress has the certificate", func() bool { return in.keys.find("db.example.com") != nil })
+	probe, _ := dialTCP(t, addr)
+	probe.Close()
+	_, port, _ := net.SplitHostPort(addr)
+	where := fmt.Sprintf("host=db.example.com hostaddr=127.0.0.1 port=%s sslmode=require user=%s dbname=%s", port, db.User, db.Database)
+	out, err := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", where, "-Atc", "select 6*7").CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "42" {
+		t.Errorf("%v: %s", err, out)
 	}
 }
