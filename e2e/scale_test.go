@@ -168,8 +168,8 @@ func TestWakeOutlivesTheServer(t *testing.T) {
 	}
 }
 
-// TestSuspend: an app that sleeps with suspend goes on where it was, also after its server was killed; when what was saved
-// is gone it starts anew; a new version ends the paused sandbox. No request fails.
+// TestSuspend: an app that sleeps with suspend goes on where it was, also after its server was killed. Without its saved
+// memory it starts anew. A new version ends the paused sandbox. No request fails.
 func TestSuspend(t *testing.T) {
 	t.Parallel()
 	s := own(t, "suspend")

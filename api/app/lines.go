@@ -14,7 +14,7 @@ import (
 // characters.
 type Lines struct{ steps []Step }
 
-// Deployment returns the lines for what has changed since the last state.
+// Deployment returns the lines for the changes since the last state.
 func (l *Lines) Deployment(d *Deployment, now time.Time) (out []string) {
 	for i := range d.Status.Steps {
 		s := &d.Status.Steps[i]
@@ -77,7 +77,7 @@ func (s *Step) Took(now time.Time) time.Duration {
 	return max(0, now.Sub(*s.StartedAt))
 }
 
-// Facts returns what is known of a failure besides its message, by name.
+// Facts returns the details of a failure besides its message, by name.
 func (f *Failure) Facts() (out [][2]string) {
 	if f.Service != "" {
 		out = append(out, [2]string{"service", f.Service})

@@ -51,7 +51,7 @@ func TestGCOfClones(t *testing.T) {
 			if !attached {
 				ok(t, "detach", "one")
 			}
-			if n := gc(); n < changed/2 { // delete has freed what the clone used alone
+			if n := gc(); n < changed/2 { // delete has freed the blocks of this clone alone
 				t.Errorf("%d bytes were freed, a single clone does not use %d", n, changed)
 			}
 			ok(t, "export", "one", filepath.Join(dir, "out"), "--force")

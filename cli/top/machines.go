@@ -14,7 +14,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// machine is what the machine of a node used in the last minute.
+// machine has the use of a node's machine in the last minute.
 type machine struct {
 	Node string `json:"node"`
 	// Values are the last ones, by the names of the metrics of nodes: cpu (cores), memory

@@ -37,8 +37,8 @@ func New(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show what nodes and sandboxes use",
-		Long: `Shows the nodes with what is reserved on them and what their machines use, and the running sandboxes of the project with what they use, those that
-use most first. On a terminal it is drawn again until Ctrl-C; in a pipe and with --json it is printed once.`,
+		Long: `Shows the nodes with the resources that are reserved on them, the use of their machines, and the running sandboxes of
+the project with their use, the highest first. On a terminal it is drawn again until Ctrl-C; in a pipe and with --json it is printed once.`,
 		Args: command.Args(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.Repeat(cmd.Context(), o.Terminal && !o.JSON && !o.once, o.interval, o.readAll)

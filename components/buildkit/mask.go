@@ -53,7 +53,7 @@ func newMask(secrets map[string]string) mask {
 
 func (m mask) text(s string) string { return m.replacer.Replace(s) }
 
-// event is what the log gets of an event.
+// event returns an event with masked text, for the log.
 func (m mask) event(e buildlog.Event) buildlog.Event {
 	e.Text, e.Name = m.text(e.Text), m.text(e.Name)
 	return e

@@ -4,7 +4,7 @@
 //
 // The server shows a client one branch: that of the app's active version, with its
 // commit, if the commit was pushed to this server. So git itself refuses to replace it
-// by what is behind it, and pushes nothing if it serves already. There is no other state
+// by an older commit, and pushes nothing if it serves already. There is no other state
 // of a push: a failed one changes nothing that the next one meets.
 package gitpush
 
@@ -67,7 +67,7 @@ type Service struct {
 	busy  map[string]bool
 }
 
-// Request names what is pushed to.
+// Request names the app that a client pushes to.
 type Request struct {
 	Project, App string // names
 	By           string // identity of the caller
@@ -117,7 +117,7 @@ func (s *Service) Receive(ctx context.Context, req Request, in io.Reader, out io
 	return repo.Keep(ctx, p.branch, p.deployed)
 }
 
-// prepare opens the repository of an app, and forgets what is in it if that is too much.
+// prepare opens the repository of an app. It removes the objects of one that is too large.
 func prepare(ctx context.Context, repos *gitrepo.Repos, name string) (*gitrepo.Repo, error) {
 	repo, err := repos.Open(ctx, name)
 	if err != nil {

@@ -167,7 +167,7 @@ func TestPushDeploys(t *testing.T) {
 	e.push(true, "non-fast-forward", "shop", "main")
 }
 
-// TestPushedBranches: which branch is deployed, and what the others become.
+// TestPushedBranches: pushes of one branch are deployed, those of others become previews or are refused.
 func TestPushedBranches(t *testing.T) {
 	e := newEnv(t)
 	e.Git("branch", "Feature/1.x")

@@ -144,7 +144,7 @@ func (req *SetTCPRequest) host() (string, error) {
 	case host == "*":
 		return "", errs.New(errs.InvalidArgument, "the host * is for HTTP").WithHint("a route of a port without a host gets every connection")
 	case !req.TLS && !req.Passthrough:
-		return "", errs.New(errs.InvalidArgument, "the route of %s at port %d has no TLS, which is what names the host", host, req.Port).
+		return "", errs.New(errs.InvalidArgument, "the route of %s at port %d has no TLS, by which clients name the host", host, req.Port).
 			WithHint("the ingress ends TLS (--tls), or the service does (--passthrough)")
 	}
 	return host, nil

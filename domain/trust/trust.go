@@ -288,7 +288,7 @@ func values(claim any) []string {
 	return out
 }
 
-// matches reports whether a value is what a pattern says; * stands for any text.
+// matches reports whether a value fits a pattern; * stands for any text.
 func matches(pattern, value string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

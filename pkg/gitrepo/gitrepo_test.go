@@ -28,7 +28,7 @@ type env struct {
 	// accept decides about the next push.
 	accept func(context.Context, *Push, io.Writer) error
 	last   *Push
-	// branch and commit are what the server advertises.
+	// branch and commit are those that the server advertises.
 	branch, commit string
 	served         chan struct{} // one for each client that was served
 }

@@ -39,7 +39,7 @@ type Push struct {
 }
 
 // Advertise sets what clients see as the repository's branches: one with a commit, if
-// that is here, or none. So a client refuses to push what is behind that commit without
+// that is here, or none. So a client refuses to push an older commit without
 // --force, and pushes nothing if it has that commit itself.
 func (r *Repo) Advertise(ctx context.Context, branch, commit string) error {
 	const below = "refs/namespaces/" + namespace + "/"

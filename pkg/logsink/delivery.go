@@ -40,7 +40,7 @@ type Config struct {
 	Poll, Retry time.Duration
 }
 
-// Stats is what a delivery did since it was first configured, as far as it was recorded.
+// Stats counts the lines of a delivery since it was first configured, up to its last record.
 type Stats struct {
 	Sent    int64  `json:"sent"`    // lines
 	Refused int64  `json:"refused"` // lines that the other system refused for good

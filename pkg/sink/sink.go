@@ -3,7 +3,7 @@
 //
 //	Progress   how far a delivery came, in a file, and why it waits
 //	Run        rounds of sending, later and later after errors
-//	Outcome    what the answer of a system means for what was sent
+//	Outcome    how much of a request the other system took, and refused
 //
 // Package target reads the URLs that name these systems, and httpsink sends requests to
 // them.
@@ -60,7 +60,7 @@ type Options struct {
 	Name   string // of the sink
 	File   string // that records how far the delivery came
 	Begins string // for messages: where a delivery without the file begins
-	Stays  string // for the log: what happens meanwhile with what a sink does not take
+	Stays  string // for the log: where lines or samples stay while a sink fails
 	Logger *slog.Logger
 	// Poll is the time between two rounds, and Retry the wait after the first error.
 	Poll, Retry time.Duration
@@ -101,8 +101,8 @@ func (p *Progress[S]) Do(f func(*S)) {
 	f(&p.state)
 }
 
-// Save records the state. Until it returns a killed process sends again what came after
-// the last record.
+// Save records the state. A process that is killed before sends again the lines or samples
+// since the last record.
 func (p *Progress[S]) Save() error {
 	p.mu.Lock()
 	b, err := json.Marshal(p.state)

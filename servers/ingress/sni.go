@@ -114,7 +114,7 @@ func (c *helloConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// CloseWrite ends what the client gets.
+// CloseWrite closes the direction to the client.
 func (c *helloConn) CloseWrite() error {
 	if half, ok := halfOf(c.Conn); ok {
 		return half.CloseWrite()

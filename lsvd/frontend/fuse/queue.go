@@ -42,12 +42,12 @@ func (c *Conn) smallRead(in []byte) bool {
 	return n > 0 && n <= smallRequest && off >= 0 && off <= c.disk.Size()-int64(n)
 }
 
-// readRange is what a read with the arguments wants.
+// readRange returns the range of a read with the arguments.
 func readRange(in []byte) (off int64, n int) {
 	return int64(ne.Uint64(in[8:])), int(ne.Uint32(in[16:]))
 }
 
-// carryOutBatch carries out and answers what was read. No request waits for
+// carryOutBatch carries out and answers the requests of a batch. No request waits for
 // another one, unless both are writes.
 func (c *Conn) carryOutBatch(b batch) {
 	switch {
@@ -67,7 +67,7 @@ func (c *Conn) carryOutBatch(b batch) {
 	}
 }
 
-// commit has the disk carry out what was queued.
+// commit has the disk carry out the queued writes.
 func (c *Conn) commit() {
 	c.queuer.Commit()
 	if c.flusher != nil && c.flusher.FlushLikely() {

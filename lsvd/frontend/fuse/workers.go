@@ -41,7 +41,7 @@ func (q *request) in() []byte { return q.head[inHead:min(q.n, len(q.head))] }
 // more is how many bytes of arguments are in data.
 func (q *request) more() int { return max(q.n-len(q.head), 0) }
 
-// batch is what a worker has read in its turn.
+// batch holds the requests that a worker has read in its turn.
 type batch struct {
 	reads  []request // small
 	writes bool      // some were queued
@@ -81,7 +81,7 @@ func (c *Conn) readBatch() (b batch) {
 	for i := range batchMost {
 		r := c.getBuffer(i == 0)
 		if r == nil {
-			return b // what was read gives buffers back
+			return b // its requests give their buffers back
 		}
 		n := c.read(r, i == 0)
 		if n == 0 {

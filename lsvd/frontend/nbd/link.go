@@ -87,7 +87,7 @@ func (l *link) work(ctx context.Context) {
 }
 
 // read reads requests and queues them, until one cannot be queued, which it
-// returns, or what is queued must begin. It reports false when there are no more.
+// returns, or the queued requests must begin. It reports false when there are no more.
 // The caller holds reading.
 func (l *link) read() (*request, bool) {
 	for !l.ended {

@@ -47,14 +47,14 @@ func (l *link) queueRead(q *request) bool {
 	return true
 }
 
-// pending is what a worker has queued in its turn.
+// pending holds the requests that a worker has queued in its turn.
 type pending struct {
 	n      int // how many
 	writes bool
 	reads  []lsvd.Read
 }
 
-// carryOut has what is queued carried out.
+// carryOut commits the queued writes and makes the queued reads.
 func (l *link) carryOut(ctx context.Context, b pending) {
 	if b.writes {
 		l.disk.Commit()

@@ -155,8 +155,8 @@ func result(res int64) (int, error) {
 }
 
 // ReadAll makes reads, as many at once as there is room for. It does not wait for
-// room, as what is under way may be on a disk that does not answer: it makes none of
-// the others, and none where the kernel cannot do that.
+// room, since the reads under way may be on a disk that does not answer. It makes none of
+// the reads without room, and none where the kernel has no such call.
 func ReadAll(reqs []*Request) {
 	q := processQueue()
 	if q == nil {

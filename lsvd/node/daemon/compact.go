@@ -7,7 +7,7 @@ import (
 )
 
 // Collect collects garbage of an open disk until segments hold at most ratio
-// times what is in use. It returns how many it emptied.
+// times the bytes in use. It returns how many it emptied.
 func (d *Daemon) Collect(ctx context.Context, volume, store string, ratio float64) (segments int, err error) {
 	err = d.With(volume, store, func(dev *host.Disk) (err error) {
 		segments, err = collect(ctx, dev, ratio)

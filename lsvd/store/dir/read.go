@@ -85,7 +85,7 @@ func (d *Store) ReadObjects(ctx context.Context, reads []*store.ObjectRead) {
 	}
 	aio.ReadAll(begin)
 	for i, r := range reads {
-		if n := direct[i].N; r.Err == nil { // what the kernel did not read, if anything
+		if n := direct[i].N; r.Err == nil { // the rest, which the kernel did not read
 			r.Err = files[i].read(r.P[n:], r.Off+int64(n))
 		}
 	}

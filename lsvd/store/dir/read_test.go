@@ -18,7 +18,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// TestReadObjects makes reads of what is in the page cache and what is not, of
+// TestReadObjects makes reads of data inside and outside of the page cache, into
 // memory that is aligned and that is not, of nothing, beyond the end, and of no object.
 func TestReadObjects(t *testing.T) {
 	root := t.TempDir()

@@ -25,7 +25,7 @@ func NewSecret() Secret {
 	return s
 }
 
-// Check returns InvalidArgument for what is no secret.
+// Check returns InvalidArgument for a secret of another size.
 func (s Secret) Check() error {
 	if len(s) != secretSize {
 		return errs.New(errs.InvalidArgument, "a secret of QUIC has %d bytes, not %d", secretSize, len(s))

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// Handover is what a process needs to take a socket over.
+// Handover has the parts with which a process takes a socket over.
 type Handover struct {
 	Generation byte     // of the predecessor
 	Secret     Secret   // of the predecessor
@@ -85,7 +85,7 @@ func (s *Socket) Transport() *quic.Transport {
 	return &quic.Transport{Conn: s, ConnectionIDGenerator: s.gen, StatelessResetKey: &s.keys.reset, TokenGeneratorKey: &s.keys.token}
 }
 
-// HandOver returns what a successor needs, with the socket itself. The caller closes the
+// HandOver returns the Handover for a successor, which also gets the socket. The caller closes the
 // link when the successor has it.
 func (s *Socket) HandOver() (*Handover, error) {
 	l, other, err := newPair()
@@ -243,7 +243,7 @@ func (s *Socket) askPredecessor() {
 	}
 }
 
-// followPredecessor reads what the predecessor says until it is gone.
+// followPredecessor reads the messages of the predecessor until it is gone.
 func (s *Socket) followPredecessor() {
 	ready := sync.OnceFunc(func() { close(s.ready) })
 	defer ready()
@@ -261,7 +261,7 @@ func (s *Socket) followPredecessor() {
 	}
 }
 
-// followSuccessor handles what a successor says until it is gone.
+// followSuccessor handles the messages of a successor until it is gone.
 func (s *Socket) followSuccessor(l *link) {
 	defer s.release(l)
 	buf := make([]byte, maxMessage)
