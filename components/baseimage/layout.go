@@ -260,6 +260,20 @@ func put(tw *tar.Writer, name string, mode int64, size int64, r io.Reader) error
 	return nil
 }
 
+// putProgram adds a program of this machine.
+func putProgram(tw *tar.Writer, name, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return put(tw, name, 0o755, info.Size(), f)
+}
+
 // putDir and putLink add a directory and a symbolic link.
 func putDir(tw *tar.Writer, name string, mode int64) error {
 	return tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: mode, ModTime: epoch, Format: tar.FormatPAX})

@@ -57,20 +57,11 @@ func (s *Store) objectStore(want, release string) (*recipe, error) {
 		if err := b.packages(ctx, host, objectStorePackages, nil); err != nil {
 			return err
 		}
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return err
-		}
 		return b.layer(func(tw *tar.Writer) error {
 			if err := putFiles(tw, files); err != nil {
 				return err
 			}
-			return put(tw, "usr/local/bin/versitygw", 0o755, info.Size(), f)
+			return putProgram(tw, "usr/local/bin/versitygw", file)
 		})
 	}
 	return r, nil

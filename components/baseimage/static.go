@@ -31,15 +31,6 @@ func (s *Store) static() (*recipe, error) {
 		name: "static", version: "1", inputs: []string{hex.EncodeToString(h.Sum(nil))},
 		env: []string{searchPath}, workdir: "/site", cmd: []string{"/static-server", "/site"},
 		make: func(_ context.Context, b *builder) error {
-			f, err := os.Open(file)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			info, err := f.Stat()
-			if err != nil {
-				return err
-			}
 			passwd := fmt.Sprintf("root:x:0:0:root:/root:/sbin/nologin\n%s:x:%d:%d::/home/%s:/sbin/nologin\n", userName, userID, userID, userName)
 			group := fmt.Sprintf("root:x:0:\n%s:x:%d:\n", userName, userID)
 			return b.layer(func(tw *tar.Writer) error {
@@ -60,7 +51,7 @@ func (s *Store) static() (*recipe, error) {
 				if err := put(tw, "etc/group", 0o644, int64(len(group)), strings.NewReader(group)); err != nil {
 					return err
 				}
-				return put(tw, "static-server", 0o755, info.Size(), f)
+				return putProgram(tw, "static-server", file)
 			})
 		},
 	}, nil
