@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,10 +28,7 @@ func TestObjectStoreOfAnApp(t *testing.T) {
 	t.Parallel()
 	const name, files = "album", "album-files"
 	s := own(t, "s3addon")
-	dir := filepath.Join(t.TempDir(), name)
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata/addons", name))); err != nil {
-		t.Fatal(err)
-	}
+	dir := copyDir(t, filepath.Join("testdata/addons", name))
 	s.r(t, dir, "app", "deploy")
 	s.post(t, name, "first")
 	s.answers(t, name, "/first", "first")
@@ -96,27 +92,9 @@ func TestObjectStoreOfAnApp(t *testing.T) {
 	})
 
 	t.Run("restore", func(t *testing.T) {
-		s.r(t, "", "addon", "backup", files, "--name", "before")
-		want, err := s.objects(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.post(t, name, "later")
-		s.r(t, "", "addon", "restore", files, "before", "--in-place", "--yes")
-		wait.NoError(t, "the app has the objects of the backup", func() error {
-			got, err := s.objects(name)
-			if err == nil && !slices.Equal(got, want) {
-				err = fmt.Errorf("%v, want %v", got, want)
-			}
-			return err
-		})
+		s.restoresInPlace(t, name, files, s.objects)
 		s.answers(t, name, "/presigned", "first")
-		s.post(t, name, "after")
 	})
 
-	s.r(t, "", "app", "delete", name, "--yes")
-	s.r(t, "", "addon", "delete", files, "--yes")
-	if out := s.r(t, "", "disk", "list"); strings.Contains(out, files) {
-		t.Errorf("the disk is there still: %s", out)
-	}
+	s.deletesAddon(t, name, files)
 }

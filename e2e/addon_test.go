@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,10 +32,7 @@ func TestAddonOfAnApp(t *testing.T) {
 	t.Parallel()
 	const name, db = "guestbook", "guestbook-db"
 	s := own(t, "addon")
-	dir := filepath.Join(t.TempDir(), name)
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata/addons", name))); err != nil {
-		t.Fatal(err)
-	}
+	dir := copyDir(t, filepath.Join("testdata/addons", name))
 	s.r(t, dir, "app", "deploy")
 	s.post(t, name, "first")
 	edit(t, filepath.Join(dir, "main.go"), `"v1"`, `"v2"`)
@@ -91,21 +87,7 @@ func TestAddonOfAnApp(t *testing.T) {
 	})
 
 	t.Run("restore", func(t *testing.T) {
-		s.r(t, "", "addon", "backup", db, "--name", "before")
-		want, err := s.entries(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.post(t, name, "later")
-		s.r(t, "", "addon", "restore", db, "before", "--in-place", "--yes")
-		wait.NoError(t, "the app has the rows of the backup", func() error {
-			got, err := s.entries(name)
-			if err == nil && !slices.Equal(got, want) {
-				err = fmt.Errorf("%v, want %v", got, want)
-			}
-			return err
-		})
-		s.post(t, name, "after")
+		s.restoresInPlace(t, name, db, s.entries)
 	})
 
 	t.Run("rotate", func(t *testing.T) {
@@ -132,8 +114,35 @@ func TestAddonOfAnApp(t *testing.T) {
 	if res := s.try(t, "", "app", "delete", db, "--yes"); res.Code == 0 {
 		t.Errorf("deletion of the app that runs an addon: %s", res)
 	}
-	s.r(t, "", "app", "delete", name, "--yes")
-	s.r(t, "", "addon", "delete", db, "--yes")
+	s.deletesAddon(t, name, db)
+}
+
+// restoresInPlace makes a backup of an addon and restores it. read returns what the app of the addon has: after the
+// restore, the data of the backup and no later data.
+func (s *server) restoresInPlace(t *testing.T, app, addon string, read func(app string) ([]string, error)) {
+	t.Helper()
+	s.r(t, "", "addon", "backup", addon, "--name", "before")
+	want, err := read(app)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.post(t, app, "later")
+	s.r(t, "", "addon", "restore", addon, "before", "--in-place", "--yes")
+	wait.NoError(t, "the app has the data of the backup", func() error {
+		got, err := read(app)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("%v, want %v", got, want)
+		}
+		return err
+	})
+	s.post(t, app, "after")
+}
+
+// deletesAddon deletes an app and its addon, the last of the server: no disk stays.
+func (s *server) deletesAddon(t *testing.T, app, addon string) {
+	t.Helper()
+	s.r(t, "", "app", "delete", app, "--yes")
+	s.r(t, "", "addon", "delete", addon, "--yes")
 	var disks []json.RawMessage
 	if s.json(t, &disks, "disk", "list"); len(disks) != 0 {
 		t.Errorf("%d disks are there still", len(disks))

@@ -293,8 +293,14 @@ func (s *server) answers(t *testing.T, app, path, want string) {
 // its own, so that tests in parallel do not share an app.
 func copyExample(t *testing.T, example string) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), example)
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("../examples", example))); err != nil {
+	return copyDir(t, filepath.Join("../examples", example))
+}
+
+// copyDir copies a directory, and returns the copy, which has the same name.
+func copyDir(t *testing.T, from string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), filepath.Base(from))
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
 	return dir

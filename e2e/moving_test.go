@@ -2,17 +2,13 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 )
 
 // testMovingGuide moves an app with its variables and the dump of its database.
 func testMovingGuide(t *testing.T, g *guide) {
-	g.dir = filepath.Join(t.TempDir(), "guestbook")
-	if err := os.CopyFS(g.dir, os.DirFS("testdata/addons/guestbook")); err != nil {
-		t.Fatal(err)
-	}
+	g.dir = copyDir(t, "testdata/addons/guestbook")
 	write(t, filepath.Join(g.dir, "app.toml"), "name = \"guestbook\"\n") // the addon is made by hand
 	edit(t, filepath.Join(g.dir, "main.go"), `"v1"`, `os.Getenv("GREETING")`)
 	g.file(".env", "GREETING='good morning'\n")
