@@ -160,14 +160,14 @@ func TestPassthroughWithoutName(t *testing.T) {
 	}
 }
 
-// TestPsqlByName: psql reaches a real server by the name of a route, whose TLS the ingress ends.
+// TestPsqlByName: psql reaches a real server by the name of a route, whose TLS the ingress or the service ends.
 func TestPsqlByName(t *testing.T) {
 	need.Tools(t, "psql")
 	db, err := pgx.ParseConfig(pgtest.URL(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	up := accepting(t, func(c net.Conn) {
+	relay := func(c net.Conn) {
 		s, err := net.Dial("unix", filepath.Join(db.Host, fmt.Sprintf(".s.PGSQL.%d", db.Port)))
 		if err != nil {
 			return
@@ -178,20 +178,40 @@ func TestPsqlByName(t *testing.T) {
 			s.Close() // ends the other direction
 		}()
 		_, _ = io.Copy(c, s)
-	})
+	}
 	ca := tlstest.New(t)
-	k := &keys{}
-	k.set(issue(t, ca, "p", 1, "db.example.com"))
-	cfg, addr := tcpConfig(t, up, TCPRoute{Host: "db.example.com", TLS: true, Project: "p"})
-	cfg.Certificates = k.get
-	in := start(t, cfg)
-	wait.For(t, "the ingress has the certificate", func() bool { return in.keys.find("db.example.com") != nil })
-	probe, _ := dialTCP(t, addr)
-	probe.Close()
-	_, port, _ := net.SplitHostPort(addr)
-	where := fmt.Sprintf("host=db.example.com hostaddr=127.0.0.1 port=%s sslmode=require user=%s dbname=%s", port, db.User, db.Database)
-	out, err := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", where, "-Atc", "select 6*7").CombinedOutput()
-	if err != nil || strings.TrimSpace(string(out)) != "42" {
-		t.Errorf("%v: %s", err, out)
+	chain, key := ca.Issue(t, "db.example.com")
+	pair, err := tls.X509KeyPair([]byte(chain), []byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	withTLS := func(c net.Conn) {
+		var b [8]byte
+		if _, err := io.ReadFull(c, b[:]); err == nil && bytes.Equal(b[:], pgAsks(pgTLS)) {
+			fmt.Fprint(c, "S")
+			relay(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}}))
+		}
+	}
+	for name, tt := range map[string]struct {
+		serve func(net.Conn)
+		route TCPRoute
+	}{"tls": {relay, TCPRoute{TLS: true}}, "passthrough": {withTLS, TCPRoute{Passthrough: true}}} {
+		t.Run(name, func(t *testing.T) {
+			k := &keys{}
+			k.set(issue(t, ca, "p", 1, "db.example.com"))
+			tt.route.Host, tt.route.Project = "db.example.com", "p"
+			cfg, addr := tcpConfig(t, accepting(t, tt.serve), tt.route)
+			cfg.Certificates = k.get
+			in := start(t, cfg)
+			wait.For(t, "the ingress has the certificate", func() bool { return in.keys.find("db.example.com") != nil })
+			probe, _ := dialTCP(t, addr)
+			probe.Close()
+			_, port, _ := net.SplitHostPort(addr)
+			where := fmt.Sprintf("host=db.example.com hostaddr=127.0.0.1 port=%s sslmode=require user=%s dbname=%s", port, db.User, db.Database)
+			out, err := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", where, "-Atc", "select 6*7").CombinedOutput()
+			if err != nil || strings.TrimSpace(string(out)) != "42" {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
 	}
 }
