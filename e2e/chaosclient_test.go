@@ -107,17 +107,24 @@ func (c *chaosClient) name(what string) string {
 // op runs r and judges how it failed. sure says that nothing but what was acknowledged
 // happened to the object of the operation.
 func (c *chaosClient) op(ctx context.Context, sure bool, args ...string) (string, *failure) {
-	return c.opIn(ctx, "", sure, args...)
+	return c.opIn(ctx, "", func() bool { return sure }, args...)
 }
 
-func (c *chaosClient) opIn(ctx context.Context, dir string, sure bool, args ...string) (string, *failure) {
+// opOn is op on a sandbox.
+func (c *chaosClient) opOn(ctx context.Context, b *chaosBox, args ...string) (string, *failure) {
+	return c.opIn(ctx, "", func() bool { return c.sure(b) }, args...)
+}
+
+// opIn is op in a directory. It asks sure when the operation has ended, since a process of
+// its object may be killed during the operation.
+func (c *chaosClient) opIn(ctx context.Context, dir string, sure func() bool, args ...string) (string, *failure) {
 	out, f := c.call(ctx, dir, args...)
 	text := fmt.Sprintf("client %d: r %s", c.n, strings.Join(args, " "))
 	class := "ok"
 	if f != nil {
 		class = string(f.Class)
 		c.note("%s: %s", text, f)
-		if !retryable(f, sure) {
+		if !retryable(f, sure()) {
 			c.problem("%s: %s", text, f)
 		}
 		if f.Class == errs.Unavailable { // clients come again later
@@ -186,7 +193,7 @@ func (c *chaosClient) writeBox(ctx context.Context) {
 	if b == nil {
 		return
 	}
-	_, f := c.op(ctx, c.sure(b), "sandbox", "exec", b.id, "--no-stdin", "--", "sh", "-c", "echo "+value+" >/tmp/new && mv /tmp/new /tmp/value")
+	_, f := c.opOn(ctx, b, "sandbox", "exec", b.id, "--no-stdin", "--", "sh", "-c", "echo "+value+" >/tmp/new && mv /tmp/new /tmp/value")
 	if f == nil {
 		b.values = []string{value}
 		return
@@ -209,7 +216,7 @@ func (c *chaosClient) readBox(ctx context.Context) {
 }
 
 func (c *chaosClient) read(ctx context.Context, b *chaosBox) {
-	out, f := c.op(ctx, c.sure(b), "sandbox", "exec", b.id, "--no-stdin", "--", "sh", "-c", "cat /tmp/value 2>/dev/null || true")
+	out, f := c.opOn(ctx, b, "sandbox", "exec", b.id, "--no-stdin", "--", "sh", "-c", "cat /tmp/value 2>/dev/null || true")
 	if f != nil {
 		c.failed(b, f)
 		return
@@ -225,7 +232,7 @@ func (c *chaosClient) pauseBox(ctx context.Context) {
 		return
 	}
 	for _, verb := range []string{"pause", "resume"} {
-		if _, f := c.op(ctx, c.sure(b), "sandbox", verb, b.id); f != nil {
+		if _, f := c.opOn(ctx, b, "sandbox", verb, b.id); f != nil {
 			b.unsure = true
 			c.failed(b, f)
 			return
@@ -238,7 +245,7 @@ func (c *chaosClient) forkBox(ctx context.Context) {
 	if b == nil || len(c.boxes) >= maxBoxes {
 		return
 	}
-	out, f := c.op(ctx, c.sure(b), "sandbox", "fork", b.id)
+	out, f := c.opOn(ctx, b, "sandbox", "fork", b.id)
 	if f != nil {
 		c.failed(b, f)
 		return
@@ -258,7 +265,7 @@ func (c *chaosClient) snapshotBox(ctx context.Context) {
 	if b == nil {
 		return
 	}
-	if _, f := c.op(ctx, c.sure(b), "sandbox", "snapshot", b.id, "--name", name); f != nil {
+	if _, f := c.opOn(ctx, b, "sandbox", "snapshot", b.id, "--name", name); f != nil {
 		c.failed(b, f)
 		return
 	}
@@ -348,7 +355,7 @@ func (c *chaosClient) deploy(ctx context.Context) {
 		c.problem("%v", err)
 		return
 	}
-	if _, f := c.opIn(ctx, c.source, true, "app", "deploy", "--app", c.app); f == nil {
+	if _, f := c.opIn(ctx, c.source, func() bool { return true }, "app", "deploy", "--app", c.app); f == nil {
 		c.versions, c.deployed = []string{version}, true
 		return
 	}

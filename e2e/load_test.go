@@ -76,6 +76,7 @@ type loadTest struct {
 	mu       sync.Mutex
 	sessions map[string]string // end that each had, by id; see end
 	submits  map[string]int    // executions: their number, by id
+	givenUp  map[string]bool   // executions of which each attempt was interrupted by a kill
 
 	serving  sync.Mutex // held while the server is killed and started
 	pid      int        // its process
@@ -97,7 +98,7 @@ func TestLoad(t *testing.T) {
 	if !private.Run(t) {
 		return
 	}
-	l := &loadTest{t: t, size: loadSizeFromEnv(t), sessions: map[string]string{}, submits: map[string]int{}}
+	l := &loadTest{t: t, size: loadSizeFromEnv(t), sessions: map[string]string{}, submits: map[string]int{}, givenUp: map[string]bool{}}
 	l.receive = newLoadReceiver(t, elsewhere(t, effects))
 	sshPort, err := freePort()
 	if err != nil {
