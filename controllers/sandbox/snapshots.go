@@ -92,12 +92,12 @@ func (r *Snapshots) Reconcile(ctx context.Context, key schema.ID) (time.Duration
 	info, err := r.take(ctx, s)
 	if err == nil && s.Spec.Store != "" {
 		err = r.copy(ctx, s)
-		if errs.Is(err, errs.Unavailable) && ctx.Err() == nil {
-			return 0, r.report(ctx, s, err)
-		}
 	}
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
+	}
+	if errs.Is(err, errs.Unavailable) {
+		return 0, r.report(ctx, s, err)
 	}
 	now := r.Sandboxes.now()
 	if err != nil {
@@ -145,8 +145,8 @@ func (r *Snapshots) copy(ctx context.Context, s *sandbox.Snapshot) error {
 	return errs.Wrap(err, "copy it to %s", s.Spec.Store)
 }
 
-// report records why the copy of a snapshot is not complete, and returns it for a
-// retry.
+// report records why a snapshot or its copy is not complete, or not deleted, and returns
+// it for a retry.
 func (r *Snapshots) report(ctx context.Context, s *sandbox.Snapshot, cause error) error {
 	if message := brief(cause.Error()); s.Status.Message != message {
 		s.Status.Message = message
