@@ -44,6 +44,7 @@ require (
 	github.com/opencontainers/go-digest v1.0.0
 	github.com/opencontainers/image-spec v1.1.1
 	github.com/opencontainers/runtime-spec v1.3.0
+	github.com/package-url/packageurl-go v0.1.7
 	github.com/pires/go-proxyproto v0.11.0
 	github.com/pkg/sftp v1.13.10
 	github.com/prometheus/client_golang v1.24.1
