@@ -107,6 +107,8 @@ func TestTour(t *testing.T) {
 		contains(t, "app show", s.r(t, "", "app", "show", name), name, "v1")
 		contains(t, "app status", s.r(t, "", "app", "status", name), "ready")
 		contains(t, "app history", s.r(t, "", "app", "history", name), "succeeded", "first")
+		contains(t, "app sbom", s.r(t, "", "app", "sbom", "--app", name), "golang", "stdlib")
+		s.script(t, t.TempDir(), strings.ReplaceAll(documented(t, "../docs/apps.md", "r app sbom"), "shop", name))
 		wait.NoError(t, "the log of the app", func() error {
 			if out := s.r(t, "", "app", "logs", name); !strings.Contains(out, "listening") {
 				return fmt.Errorf("app logs: %s", out)

@@ -711,6 +711,30 @@ func (x *DeploymentRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// SoftwareRequest: Names a version of an app.
+type SoftwareRequest struct {
+	// The version.
+	AppVersion id.AppVersion `cbor:"1,keyasint" json:"app_version" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SoftwareRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SoftwareRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SoftwareRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SoftwareRequest) ValidateFields(v *schema.Validator) {
+	v.Required("app_version", x.AppVersion != "")
+	if x.AppVersion != "" {
+		v.Ref("app_version", string(x.AppVersion))
+	}
+}
+
 // BuildLogsRequest: Asks for the log of a build.
 type BuildLogsRequest struct {
 	// The build.
@@ -1081,6 +1105,9 @@ type Apps interface {
 	// Cancel: Stops the deployment of an app that is under way. Permission: deploy, in the
 	// project of project.
 	Cancel(ctx context.Context, req *AppRequest) (*DeploymentResponse, error)
+	// Software: Sends the list of the software in the image of a version, as CycloneDX in
+	// JSON. Permission: read, in the project of app_version.
+	Software(ctx context.Context, req *SoftwareRequest, s rpc.ServerStream[rpc.None, rpc.Bytes]) error
 }
 
 // RegisterApps makes s serve impl.
@@ -1117,6 +1144,9 @@ type AppsClient interface {
 	// Cancel: Stops the deployment of an app that is under way. Permission: deploy, in the
 	// project of project.
 	Cancel(ctx context.Context, req *AppRequest) (*DeploymentResponse, error)
+	// Software: Sends the list of the software in the image of a version, as CycloneDX in
+	// JSON. Permission: read, in the project of app_version.
+	Software(ctx context.Context, req *SoftwareRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error)
 }
 
 type clientApps struct{ conn rpc.Conn }
@@ -1194,6 +1224,14 @@ func (c clientApps) Cancel(ctx context.Context, req *AppRequest) (*DeploymentRes
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (c clientApps) Software(ctx context.Context, req *SoftwareRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodAppsSoftware.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.None, rpc.Bytes](s), nil
 }
 
 var methodAppsCreate = &rpc.Method{
@@ -1406,6 +1444,23 @@ var methodAppsCancel = &rpc.Method{
 	},
 }
 
+var methodAppsSoftware = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "app.Apps", Name: "Software", Full: "app.Apps/Software", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SoftwareRequest)
+		return rpc.Target{Kind: "app_version", ID: string(r.AppVersion)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(SoftwareRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Apps).Software(ctx, req, rpc.NewServerStream[rpc.None, rpc.Bytes](s))
+	},
+}
+
 // AppsService is the table of the service.
 var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 	methodAppsCreate,
@@ -1418,6 +1473,7 @@ var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 	methodAppsPromote,
 	methodAppsRestart,
 	methodAppsCancel,
+	methodAppsSoftware,
 }}
 
 // Tasks is what serves the service. Runs tasks of apps. What they are and how they ended

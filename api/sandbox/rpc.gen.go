@@ -4368,6 +4368,9 @@ type Templates interface {
 	// Show: Returns a template with its versions. Permission: read, in the project of
 	// project.
 	Show(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error)
+	// Software: Sends the list of the software in the image of the version that a name
+	// selects, as CycloneDX in JSON. Permission: read, in the project of project.
+	Software(ctx context.Context, req *TemplateRequest, s rpc.ServerStream[rpc.None, rpc.Bytes]) error
 	// Build: Begins to build a new version of a template, and returns. Permission: deploy, in
 	// the project of project.
 	Build(ctx context.Context, req *BuildTemplateRequest) (*BuildTemplateResponse, error)
@@ -4402,6 +4405,9 @@ type TemplatesClient interface {
 	// Show: Returns a template with its versions. Permission: read, in the project of
 	// project.
 	Show(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error)
+	// Software: Sends the list of the software in the image of the version that a name
+	// selects, as CycloneDX in JSON. Permission: read, in the project of project.
+	Software(ctx context.Context, req *TemplateRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error)
 	// Build: Begins to build a new version of a template, and returns. Permission: deploy, in
 	// the project of project.
 	Build(ctx context.Context, req *BuildTemplateRequest) (*BuildTemplateResponse, error)
@@ -4444,6 +4450,14 @@ func (c clientTemplates) Show(ctx context.Context, req *TemplateRequest) (*Templ
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (c clientTemplates) Software(ctx context.Context, req *TemplateRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodTemplatesSoftware.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.None, rpc.Bytes](s), nil
 }
 
 func (c clientTemplates) Build(ctx context.Context, req *BuildTemplateRequest) (*BuildTemplateResponse, error) {
@@ -4525,6 +4539,23 @@ var methodTemplatesShow = &rpc.Method{
 			return nil, err
 		}
 		return impl.(Templates).Show(ctx, req)
+	},
+}
+
+var methodTemplatesSoftware = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "Software", Full: "sandbox.Templates/Software", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*TemplateRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(TemplateRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Templates).Software(ctx, req, rpc.NewServerStream[rpc.None, rpc.Bytes](s))
 	},
 }
 
@@ -4675,6 +4706,7 @@ var methodTemplatesDeletePool = &rpc.Method{
 var TemplatesService = &rpc.Service{Name: "sandbox.Templates", Methods: []*rpc.Method{
 	methodTemplatesList,
 	methodTemplatesShow,
+	methodTemplatesSoftware,
 	methodTemplatesBuild,
 	methodTemplatesWait,
 	methodTemplatesTag,

@@ -16,7 +16,7 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("app", "Deploy and control apps",
-		newInit(e), newCreate(e), newSchema(e), newPlan(e), NewDeploy(e), newList(e), newShow(e), NewStatus(e), newHistory(e), newDiff(e), newRollback(e), newPromote(e), NewLogs(e), newMetrics(e), NewEnv(e),
+		newInit(e), newCreate(e), newSchema(e), newPlan(e), NewDeploy(e), newList(e), newShow(e), NewStatus(e), newHistory(e), newDiff(e), newSBOM(e), newRollback(e), newPromote(e), NewLogs(e), newMetrics(e), NewEnv(e),
 		newExec(e), NewConsole(e), NewOpen(e), newRun(e), NewScale(e), newMaintenance(e), newRestart(e), newCancel(e), newDelete(e))
 }
 

@@ -85,32 +85,34 @@ func (o *diffOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
+// indexOf returns where in versions the one is that an argument names.
+func indexOf(name string, versions []*app.AppVersion, arg string) (int, error) {
+	n, err := strconv.ParseInt(strings.TrimPrefix(arg, "v"), 10, 64)
+	if err == nil {
+		for i, v := range versions {
+			if v.Spec.Number == n {
+				return i, nil
+			}
+		}
+	}
+	return 0, errs.New(errs.NotFound, "app %s has no version %s", name, arg).WithHint("`r app history %s` lists them", name)
+}
+
 // choose returns the versions that the arguments name. The list is in the order of
 // their numbers.
 func choose(name string, versions []*app.AppVersion, args []string) (from, to *app.AppVersion, err error) {
-	index := func(arg string) (int, error) {
-		n, err := strconv.ParseInt(strings.TrimPrefix(arg, "v"), 10, 64)
-		if err == nil {
-			for i, v := range versions {
-				if v.Spec.Number == n {
-					return i, nil
-				}
-			}
-		}
-		return 0, errs.New(errs.NotFound, "app %s has no version %s", name, arg).WithHint("`r app history %s` lists them", name)
-	}
 	if len(versions) < 2 {
 		return nil, nil, errs.New(errs.FailedPrecondition, "app %s has %d versions: there is nothing to compare", name, len(versions))
 	}
 	t := len(versions) - 1
 	if len(args) == 2 {
-		if t, err = index(args[1]); err != nil {
+		if t, err = indexOf(name, versions, args[1]); err != nil {
 			return nil, nil, err
 		}
 	}
 	f := t - 1
 	if len(args) > 0 {
-		if f, err = index(args[0]); err != nil {
+		if f, err = indexOf(name, versions, args[0]); err != nil {
 			return nil, nil, err
 		}
 	}

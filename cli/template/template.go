@@ -19,7 +19,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("template", "Templates of sandboxes", newList(e), newShow(e), newBuild(e), newLogs(e), newTag(e), newAlias(e), newDelete(e))
+	return command.Group("template", "Templates of sandboxes", newList(e), newShow(e), newBuild(e), newLogs(e), newSBOM(e), newTag(e), newAlias(e), newDelete(e))
 }
 
 func client(ctx context.Context, e *command.Env) (sandbox.TemplatesClient, error) {

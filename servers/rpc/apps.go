@@ -2,13 +2,32 @@ package rpcserver
 
 import (
 	"context"
+	"io"
+	"strconv"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/rpc"
 )
 
 // appHandler serves app.Apps.
-type appHandler struct{ apps *apps.Service }
+type appHandler struct {
+	apps     *apps.Service
+	software func(ctx context.Context, image, name, version string, w io.Writer) error // Deps.Software
+}
+
+func (h *appHandler) Software(ctx context.Context, req *app.SoftwareRequest, st rpc.ServerStream[rpc.None, rpc.Bytes]) error {
+	v, err := entity.Get[app.AppVersion](ctx, h.apps.Store, req.AppVersion)
+	if err != nil {
+		return err
+	}
+	a, err := entity.Get[app.App](ctx, h.apps.Store, v.Spec.App)
+	if err != nil {
+		return err
+	}
+	return h.software(ctx, v.Spec.Image, a.Name, "v"+strconv.FormatInt(v.Spec.Number, 10), st.Writer())
+}
 
 func (h *appHandler) Create(ctx context.Context, req *app.AppRequest) (*app.AppResponse, error) {
 	a, err := h.apps.Create(ctx, req.Project, req.App)

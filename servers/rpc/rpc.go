@@ -5,6 +5,7 @@ package rpcserver
 
 import (
 	"context"
+	"io"
 
 	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
@@ -66,6 +67,8 @@ type Deps struct {
 	Events       *events.Service
 	Metrics      *metrics.Service
 	History      entity.History
+	// Software writes the list of the software in an image, whose name is exact, for a name and a version.
+	Software func(ctx context.Context, image, name, version string, w io.Writer) error
 }
 
 // Register makes s serve addons, apps, tasks, deploys, builds, routes, certificates, sandboxes, their files and
@@ -73,7 +76,7 @@ type Deps struct {
 // policies, webhooks, events, metrics and the history.
 func Register(s *rpc.Server, d Deps) {
 	addon.RegisterAddons(s, Addons(d.Addons))
-	app.RegisterApps(s, &appHandler{d.Apps})
+	app.RegisterApps(s, &appHandler{d.Apps, d.Software})
 	app.RegisterDeploys(s, &deployHandler{d.Apps, d.Pushes})
 	app.RegisterBuilds(s, &buildHandler{d.Apps})
 	app.RegisterTasks(s, Tasks(d.Tasks))
@@ -82,7 +85,7 @@ func Register(s *rpc.Server, d Deps) {
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
 	sandbox.RegisterFiles(s, &fileHandler{d.Sandboxes.Files})
 	sandbox.RegisterPreviews(s, Previews(d.Previews))
-	sandbox.RegisterTemplates(s, &templateHandler{d.Templates})
+	sandbox.RegisterTemplates(s, &templateHandler{d.Templates, d.Software})
 	interpreter.RegisterInterpreter(s, &interpreterHandler{&domaininterpreter.Service{
 		Running: d.Sandboxes.RunningUnconfined, Node: d.Sandboxes.Node, Sealer: d.Sandboxes.Sealer,
 	}})

@@ -2,6 +2,8 @@ package rpcserver
 
 import (
 	"context"
+	"io"
+	"strconv"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
@@ -14,7 +16,26 @@ import (
 )
 
 // templateHandler serves sandbox.Templates.
-type templateHandler struct{ templates *templates.Service }
+type templateHandler struct {
+	templates *templates.Service
+	software  func(ctx context.Context, image, name, version string, w io.Writer) error // Deps.Software
+}
+
+func (h *templateHandler) Software(ctx context.Context, req *sandbox.TemplateRequest, st rpc.ServerStream[rpc.None, rpc.Bytes]) error {
+	pid, err := projects.Find(ctx, h.templates.Store, req.Project)
+	if err != nil {
+		return err
+	}
+	t, v, err := h.templates.Find(ctx, pid, req.Template)
+	if err != nil {
+		return err
+	}
+	image, err := h.templates.Image(ctx, v)
+	if err != nil {
+		return err
+	}
+	return h.software(ctx, image, t.Name, strconv.FormatInt(v.Spec.Number, 10), st.Writer())
+}
 
 func (h *templateHandler) List(ctx context.Context, req *sandbox.TemplatesRequest) (*sandbox.TemplatesResponse, error) {
 	pid, err := projects.Find(ctx, h.templates.Store, req.Project)

@@ -302,6 +302,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Addons: &addons.Service{Store: c.quotas, Apps: a, Disks: d, Run: addons.RunIn(sbs), Informers: c.informers},
 		Pushes: &gitpush.Service{Store: c.store, Apps: a, Sources: src.Store, Open: c.openPushes, Logger: c.logger.With("component", "push")},
 		Apps:   a, Tasks: &tasks.Service{Store: c.quotas, Apps: a}, Routes: rt, Certificates: &certificates.Service{Store: c.store, Sealer: c.sealer, Routes: rt}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
+		Software:  c.images.Software,
 		Disks:     d,
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,

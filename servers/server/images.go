@@ -11,6 +11,7 @@ import (
 
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/sbom"
 )
 
 // labelBase marks a base image in the image store with the digest that it was
@@ -64,6 +65,16 @@ func (r *resolver) Size(ctx context.Context, ref string) (int64, error) {
 		return 0, err
 	}
 	return img.Size, nil
+}
+
+// Software writes the list of the software in an image, as CycloneDX in JSON. The image is found by its exact name,
+// name@digest. name and version say in the list whose image it is.
+func (r *resolver) Software(ctx context.Context, image, name, version string, w io.Writer) error {
+	var scan sbom.Scan
+	if err := r.m.images.Layers(ctx, image, scan.Layer); err != nil {
+		return err
+	}
+	return scan.Write(w, name, version)
 }
 
 // tarDir writes the files below dir as a tar stream.
