@@ -65,7 +65,7 @@ func (o *origin) whole(t *testing.T, st store.Store, name string) {
 	r := newFixture(t, copyDisk)
 	r.st = st
 	id := lsvd.NewID()
-	if err := lsvd.Clone(t.Context(), st, o.id, name, id); err != nil {
+	if err := lsvd.Clone(t.Context(), st, o.id, name, id, nil); err != nil {
 		t.Fatal(err)
 	}
 	v := r.volume(id, o.snaps[name])

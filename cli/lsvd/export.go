@@ -127,7 +127,7 @@ func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, 
 		return err
 	}
 	id := lsvd.NewID()
-	if err := o.withSnapshot(ctx, st, v, snap, &o.diskFlags, func(snap string) error { return lsvd.Clone(ctx, st, v.ID, snap, id) }); err != nil {
+	if err := o.withSnapshot(ctx, st, v, snap, &o.diskFlags, func(snap string) error { return lsvd.Clone(ctx, st, v.ID, snap, id, key) }); err != nil {
 		return err
 	}
 	defer func() {
