@@ -55,10 +55,10 @@ func (o *cloneOptions) run(ctx context.Context, arg, name string) error {
 		return err
 	}
 	key, err := host.ReadKey(o.keyFile)
-	if err != nil {
-		return err
+	if err == nil {
+		err = host.CheckKey(v, key)
 	}
-	if err := host.CheckKey(v, key); err != nil {
+	if err != nil {
 		return err
 	}
 	began := time.Now()

@@ -123,6 +123,9 @@ func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, 
 		return err
 	}
 	key, err := host.ReadKey(o.keyFile)
+	if err == nil {
+		err = host.CheckKey(v, key)
+	}
 	if err != nil {
 		return err
 	}
