@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestRotateKey runs the commands of docs/lsvd.md: a volume gets another key, its snapshots with it, and a clone keeps
@@ -44,4 +45,32 @@ func TestRotateKey(t *testing.T) {
 	ok(t, "check", "test", "--key-file", file("secret.key"))
 	fails(t, exit.Failed, []string{"dump", "test"}, "is encrypted")
 	ok(t, "dump", "test", "--key-file", file("secret.key"))
+}
+
+// TestRotateKeyOfServedDisk rotates the key of a disk that the daemon serves: it is served on, and the next daemon opens
+// it when the new key is in its key file.
+func TestRotateKeyOfServedDisk(t *testing.T) {
+	dir := withDaemon(t)
+	file := func(name string) string { return filepath.Join(dir, name) }
+	ok(t, "create", "secret", "--size", "32M", "--encrypt", "--key-file", file("key"))
+	ok(t, "create", "plain", "--size", "1M")
+	ok(t, "serve", "secret", "--key-file", file("key"))
+	r := run(t, "rotate-key", "secret", "--key-file", file("key"), "--new-key-file", file("key-2"))
+	if r.code != 0 || !strings.Contains(r.err, "the volume is attached: put the new key into") {
+		t.Fatalf("%d: %s", r.code, r.err)
+	}
+	ok(t, "snapshot", "create", "secret@x") // the disk works on
+	if err := os.Rename(file("key-2"), file("key")); err != nil {
+		t.Fatal(err)
+	}
+	kill(t)
+	ok(t, "serve", "plain")
+	wait.For(t, "the disk is open with the new key", func() bool {
+		for _, d := range decode[[]attached](t, ok(t, "list", "--json")) {
+			if d.Name == "secret" {
+				return d.Attached != nil && d.Attached.State == "open"
+			}
+		}
+		return false
+	})
 }
