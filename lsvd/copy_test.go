@@ -500,7 +500,10 @@ func TestCopyOfEncryptedDiskDiesAnywhere(t *testing.T) {
 	done := false
 	for at := 0; !done; at++ {
 		to, n := &store.Mem{}, 0
+		var mu sync.Mutex
 		f := &store.Fault{Store: to, Hook: func(op store.Op, _ string) (a store.Action) {
+			mu.Lock()
+			defer mu.Unlock()
 			if n > at {
 				a.Before = died
 			} else if op == store.OpCreate || op == store.OpReplace || op == store.OpDelete {
