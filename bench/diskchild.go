@@ -303,7 +303,7 @@ func (s *served) command(ctx context.Context, words []string, began *time.Time) 
 			return "", err
 		}
 		*began = time.Now()
-		return "", lsvd.Clone(ctx, s.store, s.dev.ID(), words[1], id)
+		return "", lsvd.Clone(ctx, s.store, s.dev.ID(), words[1], id, nil)
 	case "read":
 		return "", s.dev.ReadAt(ctx, make([]byte, 4096), arg(1))
 	case "touch": // 4 KiB every so many bytes

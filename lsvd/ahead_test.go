@@ -220,7 +220,7 @@ func testFirstReadOfClone(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := lsvd.NewID()
-	if err := lsvd.Clone(t.Context(), f, d.ID(), "s", id); err != nil {
+	if err := lsvd.Clone(t.Context(), f, d.ID(), "s", id, nil); err != nil {
 		t.Fatal(err)
 	}
 	f.delay.Store(int64(delay))

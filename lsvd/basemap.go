@@ -221,7 +221,7 @@ func (d *Device) loadDirectory(root *manifest.Root, dir *manifest.Directory, tai
 		d.base.SetPage(p.Leaf, page)
 		if at := int64(p.Off) - (root.Size - int64(len(tail))); dir.Objects[p.Object] == root.Ref && at >= 0 && at+int64(p.Len) <= int64(len(tail)) {
 			// It came with the directory. That spares the first read a request.
-			if runs, err := d.decodePage(root.Ref, tail[at:at+int64(p.Len)]); err == nil && d.loaded < d.opts.MapBytes/4 {
+			if runs, err := d.decodePage(root.Ref, p.Leaf, tail[at:at+int64(p.Len)]); err == nil && d.loaded < d.opts.MapBytes/4 {
 				d.base.Load(p.Leaf, page, runs)
 				d.loaded += int64(len(runs)*16 + 80)
 			}

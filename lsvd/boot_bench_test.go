@@ -62,7 +62,7 @@ func BenchmarkBoot(b *testing.B) {
 			for range b.N {
 				b.StopTimer()
 				clone := lsvd.NewID()
-				check(lsvd.Clone(ctx, remote, id, snapshot, clone))
+				check(lsvd.Clone(ctx, remote, id, snapshot, clone, nil))
 				remote.delay.Store(int64(20 * time.Millisecond))
 				d := open(clone, vfs.NewSim())
 				b.StartTimer()

@@ -49,7 +49,7 @@ func booted(t *testing.T, size int64, opts lsvd.Options, offs []int64) (*remote,
 func cloneOf(t *testing.T, st store.Store, from lsvd.ID, opts lsvd.Options) *lsvd.Device {
 	t.Helper()
 	id := lsvd.NewID()
-	if err := lsvd.Clone(t.Context(), st, from, "s", id); err != nil {
+	if err := lsvd.Clone(t.Context(), st, from, "s", id, nil); err != nil {
 		t.Fatal(err)
 	}
 	d, _, err := lsvd.Open(t.Context(), st, vfs.NewSim(), id, opts)

@@ -93,7 +93,7 @@ func TestInfoOfOpenAndClonedVolume(t *testing.T) {
 		t.Errorf("of an open volume: %+v", i)
 	}
 	clone := NewID()
-	s.check("clone", Clone(ctx, s.st, s.id, "one", clone))
+	s.check("clone", Clone(ctx, s.st, s.id, "one", clone, s.opts.Key))
 	s.freeze()
 	_, err = s.d.publish(ctx)
 	s.check("publish", err)

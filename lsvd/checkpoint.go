@@ -45,7 +45,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	} else {
 		ref := name.Ref{Volume: d.vol, Kind: name.Map, Epoch: d.epoch, Num: d.nextMap}
 		d.nextMap++
-		cp := &manifest.Checkpoint{Ref: ref}
+		cp := &manifest.Checkpoint{Ref: ref, Keys: d.keys}
 		var err error
 		if placed, err = d.writeMap(ctx, cp, snap); err != nil {
 			return err
@@ -123,14 +123,13 @@ func (d *Device) writeMap(ctx context.Context, cp *manifest.Checkpoint, snap *ex
 		case uint64(p.Off)+uint64(p.Len) > uint64(len(b)):
 			err = errs.New(errs.Corrupt, "checkpoint %s is cut off", objects[p.Object].ref)
 		default:
-			page := b[p.Off : p.Off+p.Len]
-			if _, err = manifest.DecodePage(objects[p.Object].ref, page); err == nil {
-				off, n := cp.Raw(leaf, page)
+			var old []extent.Run
+			if old, err = manifest.DecodePage(objects[p.Object].ref, leaf, d.keys, b[p.Off:p.Off+p.Len]); err != nil && d.opts.AcceptLoss {
+				old, err = lostLeaf(), nil
+			}
+			if err == nil {
+				off, n := cp.Leaf(leaf, old)
 				put(leaf, off, n)
-			} else if d.opts.AcceptLoss {
-				off, n := cp.Leaf(leaf, lostLeaf())
-				put(leaf, off, n)
-				err = nil
 			}
 		}
 	})

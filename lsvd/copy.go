@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"miren.dev/runtime/lsvd/internal/boot"
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
@@ -37,10 +38,13 @@ type CopyStats struct {
 // lives in the other store, whose garbage collection would delete them.
 // Corrupt: the snapshot is damaged. Unavailable: try again.
 //
+// A copy needs no key: it has the bytes of the original, and data keys under the
+// user's key of the first copy in the other store ([RotateKey] there changes it).
+// A snapshot of an encrypted volume keeps its name, to which it is bound.
+//
 // Objects are safe from [Sweep] before they arrive: their manifest is first
 // created as that of a copy in progress. A sweep that read the manifests before
 // that has left its mark, for which Copy does not wait: it returns Unavailable.
-// The list of blocks for prefetching is not copied.
 func Copy(ctx context.Context, from store.Store, id ID, snapshot string, to store.Store, as string, progress func(CopyStats)) (CopyStats, error) {
 	key, err := name.Snapshot(id, as)
 	if err != nil {
@@ -50,21 +54,22 @@ func Copy(ctx context.Context, from store.Store, id ID, snapshot string, to stor
 	if err != nil {
 		return CopyStats{}, err
 	}
-	m, err := manifest.LoadSnapshot(ctx, from, id, snapshot)
+	m, data, err := manifest.LoadSource(ctx, from, id, snapshot)
 	if err != nil {
 		return CopyStats{}, err
 	}
-	m.Boot = nil
-	data := m.Encode()
+	if m.Encrypted && as != snapshot {
+		return CopyStats{}, errs.New(errs.FailedPrecondition, "volume %s is encrypted: the copy of its snapshot %q must have the same name, not %q", id, snapshot, as)
+	}
 	c := &copier{from: from, to: to, m: m, progress: progress}
 	switch have, _, err := to.Get(ctx, key); {
 	case err == nil && bytes.Equal(have, data): // complete
 		for i := range m.Segments {
 			c.stats.Bytes += m.Segments[i].Size
 		}
-		c.stats.Objects = int64(len(m.Segments) + len(m.Maps))
+		c.stats.Objects = int64(len(c.refs()))
 		return c.stats, to.Delete(ctx, pin)
-	case err == nil && decodes(have) != nil:
+	case err == nil && decodes(key, have) != nil:
 		return c.stats, errs.New(errs.Unavailable, "manifest %s reads as damaged", key)
 	case err == nil:
 		return c.stats, errs.New(errs.AlreadyExists, "the store has another snapshot %q of volume %s", as, id)
@@ -74,11 +79,16 @@ func Copy(ctx context.Context, from store.Store, id ID, snapshot string, to stor
 	if err := c.absent(ctx); err != nil {
 		return c.stats, err
 	}
-	if err := createManifest(ctx, to, pin, data); err != nil {
+	if err := createNamed(ctx, to, pin, data); err != nil {
 		return c.stats, errs.Wrap(err, "begin the copy %q", as)
 	}
 	if err := reclaim.CheckSweeps(ctx, to); err != nil {
 		return c.stats, err
+	}
+	if m.Encrypted {
+		if err := c.sendKeys(ctx); err != nil {
+			return c.stats, err
+		}
 	}
 	if err := c.listTarget(ctx); err != nil {
 		return c.stats, err
@@ -92,7 +102,7 @@ func Copy(ctx context.Context, from store.Store, id ID, snapshot string, to stor
 		}
 		return c.stats, err
 	}
-	if err := createManifest(ctx, to, key, data); err != nil {
+	if err := createNamed(ctx, to, key, data); err != nil {
 		return c.stats, errs.Wrap(err, "complete the copy %q", as)
 	}
 	return c.stats, to.Delete(ctx, pin)
@@ -128,8 +138,8 @@ type copier struct {
 	stats CopyStats
 }
 
-// refs returns the objects of the snapshot with their sizes; of a map it is not
-// known: -1.
+// refs returns the objects of the snapshot with their sizes; of a map and a boot
+// list it is not known: -1.
 func (c *copier) refs() map[name.Ref]int64 {
 	all := map[name.Ref]int64{}
 	for i := range c.m.Segments {
@@ -137,6 +147,9 @@ func (c *copier) refs() map[name.Ref]int64 {
 	}
 	for _, r := range c.m.Maps {
 		all[r] = -1
+	}
+	if c.m.Boot != nil {
+		all[*c.m.Boot] = -1
 	}
 	return all
 }
@@ -197,8 +210,43 @@ func (c *copier) listTarget(ctx context.Context) error {
 		for _, r := range m.Maps {
 			c.arrived[r] = true
 		}
+		if m.Boot != nil {
+			c.arrived[*m.Boot] = true
+		}
 	}
 	return nil
+}
+
+// sendKeys sends the data keys of the volume. Those that the other store has stay
+// if they are whole: they are the same, maybe under another user's key.
+func (c *copier) sendKeys(ctx context.Context) error {
+	key := name.Keys(c.m.Volume)
+	var data []byte
+	err := store.RetryCorrupt(func() (err error) {
+		if data, _, err = c.from.Get(ctx, key); err == nil {
+			err = decodes(key, data)
+		}
+		return err
+	})
+	if err != nil {
+		return errs.Wrap(err, "read the data keys of volume %s", c.m.Volume)
+	}
+	for try := 0; ; try++ {
+		have, _, err := c.to.Get(ctx, key)
+		switch {
+		case err == nil && decodes(key, have) == nil:
+			return nil
+		case err == nil && try < 3:
+			continue // the transfer may have been cut off
+		case err == nil:
+			err = c.to.Delete(ctx, key)
+		case errs.Is(err, errs.NotFound):
+			err = createNamed(ctx, c.to, key, data)
+		}
+		if err != nil && !errs.Is(err, errs.AlreadyExists) || try > 4 {
+			return errs.Wrap(err, "send the data keys of volume %s", c.m.Volume)
+		}
+	}
 }
 
 // send sends what the other store does not have.
@@ -229,14 +277,21 @@ func (c *copier) object(ctx context.Context, r name.Ref, size int64) error {
 		if data, _, err = c.from.Get(ctx, r.Key()); err != nil {
 			return err
 		}
-		if r.Kind == name.Map {
-			return manifest.VerifyCheckpoint(r, data)
+		switch r.Kind {
+		case name.Map:
+			return manifest.VerifyCheckpoint(r, nil, data)
+		case name.Boot:
+			_, err = boot.Decode(r, data)
+			return err
 		}
 		if int64(len(data)) != size {
 			return errs.New(errs.Corrupt, "segment %s has %d bytes, not %d", r, len(data), size)
 		}
 		return segment.Intact(r, data)
 	})
+	if r.Kind == name.Boot && (errs.Is(err, errs.NotFound) || errs.Is(err, errs.Corrupt)) {
+		return nil // only a hint
+	}
 	if err != nil {
 		return err
 	}
@@ -293,12 +348,9 @@ func (c *copier) count(size int64, sent bool) {
 // several goroutines at a time. What it leaves out reads as zeros. Corrupt: a
 // part is damaged.
 func ReadSnapshot(ctx context.Context, st store.Store, id ID, snapshot string, key []byte, f func(off int64, data []byte) error) error {
-	m, err := manifest.LoadSnapshot(ctx, st, id, snapshot)
+	m, _, err := manifest.Open(ctx, st, id, snapshot, key)
 	if err != nil {
 		return err
-	}
-	if m.Encrypted && m.KeyCheck != segment.KeyCheck(key) {
-		return errs.New(errs.FailedPrecondition, "volume %s is encrypted with another key", id)
 	}
 	table := map[uint64]*manifest.Segment{}
 	for i := range m.Segments {
@@ -308,7 +360,7 @@ func ReadSnapshot(ctx context.Context, st store.Store, id ID, snapshot string, k
 		}
 		table[s.Num] = s
 	}
-	ca := readcache.New(st, readcache.Config{Key: key, Bytes: 64 << 20})
+	ca := readcache.New(st, readcache.Config{Keys: m.Keys, Bytes: 64 << 20})
 	defer ca.Close()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * copyParallel)

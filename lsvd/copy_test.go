@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/pkg/errs"
@@ -65,7 +66,7 @@ func (o *origin) whole(t *testing.T, st store.Store, name string) {
 	r := newFixture(t, copyDisk)
 	r.st = st
 	id := lsvd.NewID()
-	if err := lsvd.Clone(t.Context(), st, o.id, name, id); err != nil {
+	if err := lsvd.Clone(t.Context(), st, o.id, name, id, nil); err != nil {
 		t.Fatal(err)
 	}
 	v := r.volume(id, o.snaps[name])
@@ -423,7 +424,8 @@ func TestCopyOfDeletedSnapshot(t *testing.T) {
 	}
 }
 
-// TestCopyOfEncryptedDisk: a copy needs no key, and reading it does.
+// TestCopyOfEncryptedDisk: a copy needs no key, and reading it does. It keeps its name, and the user's key of the first
+// copy, which is rotated on its own.
 func TestCopyOfEncryptedDisk(t *testing.T) {
 	ctx, mem, r := t.Context(), &store.Mem{}, newFixture(t, copyDisk)
 	r.id, r.opts.Key = lsvd.NewID(), bytes.Repeat([]byte{7}, 32)
@@ -445,5 +447,81 @@ func TestCopyOfEncryptedDisk(t *testing.T) {
 	}
 	if err := lsvd.ReadSnapshot(ctx, mem, r.id, "one", r.opts.Key, count); err != nil || read.Load() == 0 {
 		t.Errorf("with its key: %d bytes, %v", read.Load(), err)
+	}
+	if _, err := lsvd.Copy(ctx, r.st, r.id, "one", mem, "uno", nil); !errs.Is(err, errs.FailedPrecondition) || len(keys(t, mem, "manifests/")) != 1 {
+		t.Errorf("under another name: %v", err)
+	}
+	if err := lsvd.RotateKey(ctx, r.st, r.id, r.opts.Key, nextKey); err != nil {
+		t.Fatal(err)
+	}
+	v.write(t, rand.New(rand.NewPCG(1, 2)), 10)
+	if err := v.d.Snapshot(ctx, "two"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lsvd.Copy(ctx, r.st, r.id, "two", mem, "two", nil); err != nil {
+		t.Fatal(err)
+	}
+	sweep(t, mem)
+	for _, snapshot := range []string{"one", "two"} {
+		if err := lsvd.ReadSnapshot(ctx, mem, r.id, snapshot, r.opts.Key, count); err != nil {
+			t.Errorf("%s after the rotation of its origin: %v", snapshot, err)
+		}
+	}
+	if err := lsvd.RotateKey(ctx, mem, r.id, r.opts.Key, nextKey); err != nil {
+		t.Fatal(err)
+	}
+	if err := lsvd.ReadSnapshot(ctx, mem, r.id, "one", nextKey, count); err != nil {
+		t.Errorf("after the rotation of the copy: %v", err)
+	}
+	restored := lsvd.NewID()
+	if err := lsvd.Clone(ctx, mem, r.id, "two", restored, nextKey); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"one", "two"} {
+		if err := lsvd.DeleteCopy(ctx, mem, r.id, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep(t, mem)
+	if left := keys(t, mem, "keys/"); len(left) != 1 || left[0] != "keys/"+restored.String() {
+		t.Errorf("keys are left: %v", left)
+	}
+	if r, err := inspect.Check(ctx, mem, restored, nextKey, true, nil); err != nil || !r.OK() {
+		t.Errorf("what was restored of it: %+v, %v", r, err)
+	}
+}
+
+// TestCopyOfEncryptedDiskDiesAnywhere ends a copy after each of its writes; a repetition completes it, and a sweep in
+// between takes nothing that it needs.
+func TestCopyOfEncryptedDiskDiesAnywhere(t *testing.T) {
+	s := newSealed(t, lsvd.ID{1}, userKey, 1)
+	from := storeOf(t, s.objects)
+	died := errs.New(errs.Unavailable, "the process died")
+	done := false
+	for at := 0; !done; at++ {
+		to, n := &store.Mem{}, 0
+		var mu sync.Mutex
+		f := &store.Fault{Store: to, Hook: func(op store.Op, _ string) (a store.Action) {
+			mu.Lock()
+			defer mu.Unlock()
+			if n > at {
+				a.Before = died
+			} else if op == store.OpCreate || op == store.OpReplace || op == store.OpDelete {
+				if n++; n > at {
+					a.After = died
+				}
+			}
+			return a
+		}}
+		_, err := lsvd.Copy(t.Context(), from, s.id, "two", f, "two", nil)
+		done = err == nil
+		sweep(t, to)
+		if _, err := lsvd.Copy(t.Context(), from, s.id, "two", to, "two", nil); err != nil {
+			t.Fatalf("repetition of what died at %d: %v", at, err)
+		}
+		sweep(t, to)
+		if got, err := s.read(t, to, "two", userKey); err != nil || !bytes.Equal(got, s.images["two"]) {
+			t.Errorf("copy that died at %d: %v", at, err)
+		}
 	}
 }

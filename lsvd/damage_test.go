@@ -167,7 +167,7 @@ func TestMissingSegment(t *testing.T) {
 			}
 		}
 		gone := chain[s.rng.IntN(len(chain))]
-		x, err := segment.Verify(mustRef(gone), s.opts.Key, data[gone])
+		x, err := segment.Verify(mustRef(gone), s.d.keys, data[gone])
 		s.check("verify", err)
 		delete(data, gone)
 		s.withObjects(data)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/readcache"
@@ -34,7 +35,8 @@ type Device struct {
 	wal     *wal.Log
 	lock    io.Closer
 	cache   *readcache.Cache
-	plain   bool // segments are not compressed
+	keys    *keyring.Ring // of an encrypted volume
+	plain   bool          // segments are not compressed
 	streams readcache.Streams
 	boot    recorder
 

@@ -51,7 +51,7 @@ func TestDiskCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	clone := lsvd.NewID()
-	if err := lsvd.Clone(t.Context(), f, d.ID(), "s", clone); err != nil {
+	if err := lsvd.Clone(t.Context(), f, d.ID(), "s", clone, nil); err != nil {
 		t.Fatal(err)
 	}
 	segments := int64(0)

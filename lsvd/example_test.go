@@ -128,7 +128,7 @@ func ExampleDevice_Snapshot() {
 		return
 	}
 	write(disk, "tuesday")
-	if err := lsvd.Clone(ctx, st, id, "backup", clone); err != nil {
+	if err := lsvd.Clone(ctx, st, id, "backup", clone, nil); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -279,7 +279,7 @@ func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment,
 		blocks += m.n
 	}
 	got := d.readRelocations(ctx, moves)
-	b, err := segment.Build(h, d.opts.Key, d.opts.Random, entries, func(i int, first uint64, p []byte) error {
+	b, err := segment.Build(h, d.keys, d.opts.Random, entries, func(i int, first uint64, p []byte) error {
 		if got.read(i, first, p) {
 			return nil
 		}

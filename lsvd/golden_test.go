@@ -141,7 +141,7 @@ func TestReleasedFormatsOpen(t *testing.T) {
 				}
 			}
 			clone := lsvd.NewID()
-			if err := lsvd.Clone(t.Context(), st, goldenID, "first", clone); err != nil {
+			if err := lsvd.Clone(t.Context(), st, goldenID, "first", clone, goldenKey); err != nil {
 				t.Fatal(err)
 			}
 			c, _, err := lsvd.Open(t.Context(), st, vfs.NewSim(), clone, lsvd.Options{Key: goldenKey, LogFile: 64 << 10})

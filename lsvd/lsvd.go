@@ -141,8 +141,8 @@ func ParseID(s string) (ID, error) { return name.ParseVolume(s) }
 type Options struct {
 	Logger *slog.Logger // default: discard
 
-	// Key encrypts segments if the volume was created with one: 32 bytes.
-	// The local log, the map and manifests are not encrypted.
+	// Key is the user's key of an encrypted volume: 32 bytes. Segments are
+	// encrypted, maps and manifests authenticated; the local log is plain.
 	Key []byte
 
 	LogFile    int64         // size of a log file; default 32 MiB, at least 64 KiB
@@ -219,9 +219,10 @@ func (o Options) withDefaults() (Options, error) {
 	if o.GCRatio == 0 {
 		o.GCRatio = 1.43
 	}
+	if err := checkKey(o.Key); err != nil {
+		return o, err
+	}
 	switch {
-	case o.Key != nil && len(o.Key) != 32:
-		return o, errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(o.Key))
 	case o.LogFile < 64<<10 || o.LogFile%BlockSize != 0:
 		return o, errs.New(errs.InvalidArgument, "log file size %d is not a multiple of 4096 from 64 KiB", o.LogFile)
 	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.ReadTimeout < 0 || o.OwnerCheck < 0 || o.Checkpoint < 1 || o.GCRatio < 1:

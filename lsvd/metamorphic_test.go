@@ -203,7 +203,7 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 					return err
 				}
 				id := lsvd.NewID()
-				if err := lsvd.Clone(ctx, m.st, m.id, name, id); err != nil {
+				if err := lsvd.Clone(ctx, m.st, m.id, name, id, m.opts.Key); err != nil {
 					return err
 				}
 				c, _, err := lsvd.Open(ctx, m.st, vfs.NewSim(), id, m.opts)

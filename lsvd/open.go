@@ -18,19 +18,14 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Create makes an empty volume of size bytes in st. With a key its segments
-// are encrypted.
+// Create makes an empty volume of size bytes in st. With a key, of 32 bytes, it
+// is encrypted with a random data key that only this key opens.
 func Create(ctx context.Context, st store.Store, id ID, size int64, key []byte) error {
 	if size < BlockSize || size > MaxSize || size%BlockSize != 0 {
 		return errs.New(errs.InvalidArgument, "disk size %d is not a multiple of 4096 up to 16 TiB", size)
 	}
-	if key != nil && len(key) != 32 {
-		return errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(key))
-	}
-	m := &manifest.Manifest{Volume: id, Size: uint64(size), NextSegment: 1, Clean: true, Encrypted: key != nil,
-		KeyCheck: segment.KeyCheck(key), Created: uint64(time.Now().UnixNano())}
-	err := createManifest(ctx, st, name.Manifest(id), m.Encode())
-	return errs.Wrap(err, "create volume %s", id)
+	m := &manifest.Manifest{Volume: id, Size: uint64(size), NextSegment: 1, Clean: true, Created: uint64(time.Now().UnixNano())}
+	return errs.Wrap(createVolume(ctx, st, m, nil, key), "create volume %s", id)
 }
 
 // Recovery says what Open found.
@@ -71,7 +66,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		opts: opts, st: st, pub: make(ctxMutex, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, readers: newReaderEpoch(),
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}),
-		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: readcache.New(st, readcache.Config{Key: opts.Key, Bytes: opts.CacheBytes, Disk: opts.DiskCache.cache(), Manual: opts.manual}),
+		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: readcache.New(st, readcache.Config{Bytes: opts.CacheBytes, Disk: opts.DiskCache.cache(), Manual: opts.manual}),
 	}
 	d.plain = opts.Compression == CompressNone || opts.Compression == CompressRemote && d.cache.Local()
 	d.base.Dropped = d.dropped
@@ -112,15 +107,11 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 			found.Close()
 		}
 	}()
-	if d.man, d.version, err = manifest.Load(ctx, d.st, name.Manifest(d.vol)); err != nil {
+	if d.man, d.version, err = manifest.Open(ctx, d.st, d.vol, "", d.opts.Key); err != nil {
 		return rec, err
 	}
-	if d.man.Volume != d.vol || d.man.Snapshot {
-		return rec, errs.New(errs.Corrupt, "its manifest is of another volume")
-	}
-	if d.man.KeyCheck != segment.KeyCheck(d.opts.Key) {
-		return rec, errs.New(errs.FailedPrecondition, "the volume is encrypted with another key, or not encrypted")
-	}
+	d.keys = d.man.Keys
+	d.cache.UseKeys(d.keys)
 	d.size.Store(int64(d.man.Size))
 	if d.size.Load() > MaxSize {
 		return rec, errs.New(errs.Corrupt, "its size is %d", d.size.Load())
@@ -193,7 +184,7 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 		return nil // never opened
 	}
 	for {
-		l, err := chain.ReadLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.opts.Key, d.man.Durable)
+		l, err := chain.ReadLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.keys, d.man.Durable)
 		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
 			rec.LostAfter = true
 			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.End.String(), "error", err)

@@ -64,7 +64,7 @@ func (d *Device) askOwner(ctx context.Context) error {
 		return nil
 	}
 	// These bytes have no checksum of their own: the whole must say the same.
-	m, _, err := manifest.Load(ctx, d.st, name.Manifest(d.vol))
+	m, _, err := manifest.LoadWith(ctx, d.st, name.Manifest(d.vol), d.keys)
 	if err != nil {
 		return err
 	}

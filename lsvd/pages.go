@@ -220,7 +220,7 @@ func (d *Device) loadPages(ctx context.Context, f *pages) error {
 			return err
 		}
 		for i, w := range f.contents {
-			if runs[i], err = d.decodePage(f.object.ref, b[w.page.Off-f.lo:w.page.Off-f.lo+w.page.Len]); err != nil {
+			if runs[i], err = d.decodePage(f.object.ref, w.leaf, b[w.page.Off-f.lo:w.page.Off-f.lo+w.page.Len]); err != nil {
 				if !d.opts.AcceptLoss || !errs.Is(err, errs.Corrupt) {
 					return err
 				}
@@ -246,8 +246,8 @@ func (d *Device) loadPages(ctx context.Context, f *pages) error {
 	return nil
 }
 
-func (d *Device) decodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
-	runs, err := manifest.DecodePage(ref, b)
+func (d *Device) decodePage(ref name.Ref, leaf uint64, b []byte) ([]extent.Run, error) {
+	runs, err := manifest.DecodePage(ref, leaf, d.keys, b)
 	if err != nil {
 		return nil, err
 	}

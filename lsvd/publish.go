@@ -274,7 +274,7 @@ func (d *Device) seal(c *cut, o *output) error {
 		defer l.Free()
 		read = l.Read
 	}
-	b, err := segment.Build(segment.Head{Ref: o.ref, First: c.first, Last: c.last, Plain: d.plain, More: o.more}, d.opts.Key, d.opts.Random, o.entries, func(i int, first uint64, p []byte) error {
+	b, err := segment.Build(segment.Head{Ref: o.ref, First: c.first, Last: c.last, Plain: d.plain, More: o.more}, d.keys, d.opts.Random, o.entries, func(i int, first uint64, p []byte) error {
 		return c.read(o.entries[i].LBA+first, p, read)
 	})
 	if err == nil {
@@ -399,7 +399,7 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 	m.Revision++
 	for range 2 {
 		began := d.opts.Now()
-		v, err := d.st.Replace(ctx, name.Manifest(d.vol), m.Encode(), d.version)
+		v, err := d.st.Replace(ctx, name.Manifest(d.vol), m.Encode(name.Manifest(d.vol)), d.version)
 		if err == nil {
 			d.man, d.version = m, v
 			d.mu.Lock()
@@ -414,7 +414,7 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 		default:
 			return err
 		}
-		have, v, err := manifest.Load(ctx, d.st, name.Manifest(d.vol))
+		have, v, err := manifest.LoadWith(ctx, d.st, name.Manifest(d.vol), d.keys)
 		if err != nil {
 			return err
 		}

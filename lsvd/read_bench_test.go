@@ -214,7 +214,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	})
 	b.Run("clone", func(b *testing.B) {
 		for range b.N {
-			if err := lsvd.Clone(ctx, st, id, "first", lsvd.NewID()); err != nil {
+			if err := lsvd.Clone(ctx, st, id, "first", lsvd.NewID(), nil); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -222,7 +222,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	b.Run("clone-open-read", func(b *testing.B) {
 		for range b.N {
 			clone := lsvd.NewID()
-			if err := lsvd.Clone(ctx, st, id, "first", clone); err != nil {
+			if err := lsvd.Clone(ctx, st, id, "first", clone, nil); err != nil {
 				b.Fatal(err)
 			}
 			c, _, err := lsvd.Open(ctx, st, vfs.NewSim(), clone, lsvd.Options{})

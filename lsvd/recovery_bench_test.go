@@ -68,7 +68,7 @@ func bigVolume(b testing.TB, dir string, id ID, runs int) *dirstore.Store {
 	object := cp.Encode()
 	m.Root = &manifest.Root{Ref: cp.Ref, Size: int64(len(object)), Seq: m.Durable}
 	m.Maps = cp.Objects()
-	for k, v := range map[string][]byte{cp.Ref.Key(): object, name.Manifest(id): m.Encode()} {
+	for k, v := range map[string][]byte{cp.Ref.Key(): object, name.Manifest(id): m.Encode(name.Manifest(id))} {
 		if _, err := st.Create(b.Context(), k, v); err != nil {
 			b.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func BenchmarkIdle(b *testing.B) {
 		for range disks {
 			c := m.Clone()
 			c.Volume = NewID()
-			if _, err := st.Create(b.Context(), name.Manifest(c.Volume), c.Encode()); err != nil {
+			if _, err := st.Create(b.Context(), name.Manifest(c.Volume), c.Encode(name.Manifest(c.Volume))); err != nil {
 				b.Fatal(err)
 			}
 			fs, err := vfs.OpenDir(filepath.Join(dir, "logs", c.Volume.String()))

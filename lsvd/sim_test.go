@@ -433,7 +433,7 @@ func (s *sim) finish() {
 		var id ID
 		random{s.rng}.Read(id[:])
 		ids = append(ids, id)
-		s.check("clone", Clone(ctx, s.st, s.id, n, id))
+		s.check("clone", Clone(ctx, s.st, s.id, n, id, s.opts.Key))
 		s.check("delete snapshot", DeleteSnapshot(ctx, s.st, s.id, n))
 		fs := vfs.NewSim()
 		d, _, err := Open(ctx, s.st, fs, id, s.opts)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/store"
@@ -38,9 +39,9 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 			}
 			m := d.man.Clone()
 			m.Snapshot, m.Clean, m.Created = true, true, uint64(d.opts.Now().UnixNano())
-			data = m.Encode()
+			data = m.Encode(key)
 		}
-		err := createManifest(ctx, d.st, key, data)
+		err := createNamed(ctx, d.st, key, data)
 		if errs.Is(err, errs.AlreadyExists) {
 			return errs.New(errs.AlreadyExists, "snapshot %q of volume %s exists", snapshot, d.vol)
 		}
@@ -48,9 +49,9 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 	})
 }
 
-// createManifest creates a manifest under key. An attempt of unknown outcome
-// is repeated, so what it finds then may be its own.
-func createManifest(ctx context.Context, st store.Store, key string, data []byte) error {
+// createNamed creates a manifest, or the keys of a volume, under key. An attempt
+// of unknown outcome is repeated, so what it finds then may be its own.
+func createNamed(ctx context.Context, st store.Store, key string, data []byte) error {
 	for try := 0; ; try++ {
 		_, err := st.Create(ctx, key, data)
 		if errs.Is(err, errs.AlreadyExists) {
@@ -60,8 +61,8 @@ func createManifest(ctx context.Context, st store.Store, key string, data []byte
 				return nil
 			case gerr != nil && !errs.Is(gerr, errs.NotFound):
 				return gerr
-			case gerr == nil && errs.Is(decodes(have), errs.Corrupt):
-				err = errs.New(errs.Unavailable, "manifest %s reads as damaged", key) // the transfer may have been cut off
+			case gerr == nil && errs.Is(decodes(key, have), errs.Corrupt):
+				err = errs.New(errs.Unavailable, "object %s reads as damaged", key) // the transfer may have been cut off
 				if try < 2 {
 					continue
 				}
@@ -74,8 +75,15 @@ func createManifest(ctx context.Context, st store.Store, key string, data []byte
 	}
 }
 
-func decodes(b []byte) error {
-	_, err := manifest.Decode(b)
+func decodes(key string, b []byte) (err error) {
+	if id, ok := strings.CutPrefix(key, name.AllKeys); ok {
+		v, err := name.ParseVolume(id)
+		if err == nil {
+			_, err = keyring.Check(v, b)
+		}
+		return err
+	}
+	_, err = manifest.Decode(b)
 	return err
 }
 
@@ -115,19 +123,20 @@ func Snapshots(ctx context.Context, st store.Store, id ID) ([]string, error) {
 }
 
 // Clone makes the volume id with the content of a snapshot, without copying:
-// its manifest names the snapshot's segments. It has the snapshot's key.
-func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID) error {
+// its manifest names the snapshot's segments. The clone of an encrypted volume
+// needs the user's key, which opens the clone too; it has a data key of its own.
+func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID, user []byte) error {
 	key, err := name.Snapshot(from, snapshot)
 	if err != nil {
 		return err
 	}
-	m, _, err := manifest.Load(ctx, st, key)
+	m, _, err := manifest.Open(ctx, st, from, snapshot, user)
 	if err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
-	c := manifest.Manifest{Volume: id, Durable: m.Durable, Size: m.Size, NextSegment: m.NextSegment, KeyCheck: m.KeyCheck, Encrypted: m.Encrypted,
+	c := manifest.Manifest{Volume: id, Durable: m.Durable, Size: m.Size, NextSegment: m.NextSegment,
 		Clean: true, Uncounted: m.Uncounted, Created: uint64(time.Now().UnixNano()), Origin: from.String() + "@" + snapshot, Root: m.Root, Maps: m.Maps, Segments: m.Segments, Boot: m.Boot}
-	if err := createManifest(ctx, st, name.Manifest(id), c.Encode()); err != nil {
+	if err := createVolume(ctx, st, &c, m.Keys, user); err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
 	// If the snapshot is still there, a later deletion of its objects sees

@@ -173,7 +173,7 @@ func snapshots(t *testing.T, r *fixture, clones int) {
 	var all []*volume
 	for range clones {
 		id := lsvd.NewID()
-		if err := lsvd.Clone(ctx, r.st, r.id, "s", id); err != nil {
+		if err := lsvd.Clone(ctx, r.st, r.id, "s", id, nil); err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, r.volume(id, nil))

@@ -45,7 +45,7 @@ func (d *Device) listObjects(ctx context.Context, m *manifest.Manifest, claim fu
 	}
 	if m.Root != nil {
 		steps = append(steps, func(ctx context.Context) error {
-			v.dir, v.tail, v.dirErr = manifest.LoadDirectory(ctx, d.st, m.Root)
+			v.dir, v.tail, v.dirErr = manifest.LoadDirectory(ctx, d.st, m.Root, d.keys)
 			return nil // missing objects are reported first
 		})
 	}

@@ -74,7 +74,7 @@ func TestGCKeepsWhatACloneNeeds(t *testing.T) {
 	}
 	clone := lsvd.NewID()
 	meanwhile := func() {
-		if err := lsvd.Clone(t.Context(), st, r.id, "s", clone); err != nil {
+		if err := lsvd.Clone(t.Context(), st, r.id, "s", clone, nil); err != nil {
 			t.Error(err)
 		}
 		if err := lsvd.DeleteSnapshot(t.Context(), st, r.id, "s"); err != nil {

@@ -31,8 +31,8 @@ func newClone(e *command.Env) *cobra.Command {
 		Short:   "Make a volume from another one or its snapshot, without copying",
 		Example: "  r lsvd clone data@monday test\n  r lsvd clone data test2",
 		Long: `Makes a volume with the content of a snapshot, or with the present content of a volume. It copies no data: both volumes
-share the objects in the store, and each adds its own writes. The origin and its snapshots may be deleted. The clone
-has the encryption key of its origin.`,
+share the objects in the store, and each adds its own writes. The origin and its snapshots may be deleted. The clone of
+an encrypted volume needs --key-file, whose key opens the clone too; it is rotated on its own.`,
 		Args:              command.Args(2, 2, "VOLUME", "NEW"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
@@ -54,10 +54,17 @@ func (o *cloneOptions) run(ctx context.Context, arg, name string) error {
 	if err != nil {
 		return err
 	}
+	key, err := host.ReadKey(o.keyFile)
+	if err == nil {
+		err = host.CheckKey(v, key)
+	}
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	var id lsvd.ID
 	err = o.withSnapshot(ctx, st, v, snap, &o.diskFlags, func(snap string) error {
-		id, err = catalog.Clone(ctx, st, v.ID, snap, name)
+		id, err = catalog.Clone(ctx, st, v.ID, snap, name, key)
 		return err
 	})
 	if err != nil {

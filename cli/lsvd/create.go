@@ -26,14 +26,15 @@ func newCreate(e *command.Env) *cobra.Command {
 		Example: "  r lsvd create data --size 10G\n  r lsvd create secret --size 1T --encrypt --key-file secret.key",
 		Long: `Creates an empty volume, which takes no space until data is written. The size is in bytes, or with a unit: G and GiB are 2^30.
 
---encrypt encrypts the segments (AES-256-GCM) with the key in --key-file, which it creates if the file does not exist.
-Without the key the volume cannot be read. The local log, maps and manifests are not encrypted.`,
+--encrypt encrypts the data in the store (AES-256-GCM) with a random data key that the key in --key-file opens; it creates
+the file if it does not exist. Without the key the volume cannot be read. Maps and manifests are authenticated, not
+encrypted; the local log is plain. r lsvd rotate-key changes the key.`,
 		Args: command.Args(1, 1, "VOLUME"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	o.flags(cmd)
 	cmd.Flags().StringVarP(&o.size, "size", "s", "", "size of the disk, as 10G")
-	cmd.Flags().BoolVar(&o.encrypt, "encrypt", false, "encrypt the segments; needs --key-file")
+	cmd.Flags().BoolVar(&o.encrypt, "encrypt", false, "encrypt the data in the store; needs --key-file")
 	cmd.Flags().StringVar(&o.keyFile, "key-file", "", "file with the key: 32 bytes or 64 hexadecimal digits")
 	return cmd
 }

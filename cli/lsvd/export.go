@@ -123,11 +123,14 @@ func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, 
 		return err
 	}
 	key, err := host.ReadKey(o.keyFile)
+	if err == nil {
+		err = host.CheckKey(v, key)
+	}
 	if err != nil {
 		return err
 	}
 	id := lsvd.NewID()
-	if err := o.withSnapshot(ctx, st, v, snap, &o.diskFlags, func(snap string) error { return lsvd.Clone(ctx, st, v.ID, snap, id) }); err != nil {
+	if err := o.withSnapshot(ctx, st, v, snap, &o.diskFlags, func(snap string) error { return lsvd.Clone(ctx, st, v.ID, snap, id, key) }); err != nil {
 		return err
 	}
 	defer func() {

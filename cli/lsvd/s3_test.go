@@ -44,5 +44,8 @@ func TestS3(t *testing.T) {
 	ok(t, "check", "secret", "--key-file", file("key"))
 	ok(t, "export", "secret@x", file("out"), "--key-file", file("key"))
 	same(t, file("out"), want)
+	ok(t, "rotate-key", "secret", "--key-file", file("key"), "--new-key-file", file("key-2"))
+	fails(t, exit.Failed, []string{"check", "secret", "--key-file", file("key")}, "another key")
+	ok(t, "check", "secret", "--key-file", file("key-2"))
 	fails(t, exit.Failed, []string{"list", "--store", "s3://nobucket?endpoint=" + server.URL + "&credentials=" + server.Credentials}, "nobucket")
 }

@@ -61,14 +61,15 @@ func CheckName(s string) error {
 	return nil
 }
 
-// Create makes an empty volume with a name.
+// Create makes an empty volume with a name; with a key it is encrypted.
 func Create(ctx context.Context, st store.Store, volume string, size int64, key []byte) (lsvd.ID, error) {
 	return create(ctx, st, volume, func(id lsvd.ID) error { return lsvd.Create(ctx, st, id, size, key) })
 }
 
-// Clone makes a volume with a name and the content of a snapshot.
-func Clone(ctx context.Context, st store.Store, from lsvd.ID, snapshot, volume string) (lsvd.ID, error) {
-	return create(ctx, st, volume, func(id lsvd.ID) error { return lsvd.Clone(ctx, st, from, snapshot, id) })
+// Clone makes a volume with a name and the content of a snapshot. key is that of
+// an encrypted volume.
+func Clone(ctx context.Context, st store.Store, from lsvd.ID, snapshot, volume string, key []byte) (lsvd.ID, error) {
+	return create(ctx, st, volume, func(id lsvd.ID) error { return lsvd.Clone(ctx, st, from, snapshot, id, key) })
 }
 
 // Make makes a volume by f, which leaves nothing if it fails, and names it

@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/boot"
 	"miren.dev/runtime/lsvd/internal/chain"
 	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
@@ -53,8 +54,8 @@ type Range struct{ Off, Len int64 }
 // What is damaged is in the report; an error means that Check could not find
 // out. The local log is for [CheckLog].
 func Check(ctx context.Context, st store.Store, id name.Volume, key []byte, deep bool, progress func(done, total int64)) (Report, error) {
-	c := &checker{st: st, key: key, deep: deep, progress: progress, damaged: map[name.Ref]*Damage{}, frames: map[name.Ref]map[int]bool{}}
-	if err := c.manifests(ctx, id); err != nil {
+	c := &checker{st: st, deep: deep, progress: progress, damaged: map[name.Ref]*Damage{}, frames: map[name.Ref]map[int]bool{}}
+	if err := c.manifests(ctx, id, key); err != nil {
 		return c.report, err
 	}
 	if err := c.objects(ctx); err != nil {
@@ -83,7 +84,7 @@ type view struct {
 
 type checker struct {
 	st       store.Store
-	key      []byte
+	keys     *keyring.Ring
 	deep     bool
 	progress func(done, total int64)
 
@@ -96,16 +97,18 @@ type checker struct {
 	frames   map[name.Ref]map[int]bool // damaged frames; nil: all
 }
 
-func (c *checker) manifests(ctx context.Context, id name.Volume) error {
-	m, _, err := manifest.Load(ctx, c.st, name.Manifest(id))
+func (c *checker) manifests(ctx context.Context, id name.Volume, key []byte) (err error) {
+	if key != nil {
+		if c.keys, _, err = keyring.Load(ctx, c.st, id, key); err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+	}
+	m, _, err := manifest.Open(ctx, c.st, id, "", key)
 	if errs.Is(err, errs.Corrupt) {
 		c.report.Damage = append(c.report.Damage, Damage{Key: name.Manifest(id), Err: err, Volume: true})
 	} else if err != nil {
-		return errs.Wrap(err, "volume %s", id)
+		return err
 	} else {
-		if m.Encrypted && m.KeyCheck != segment.KeyCheck(c.key) {
-			return errs.New(errs.FailedPrecondition, "volume %s is encrypted with another key", id)
-		}
 		c.views = append(c.views, view{m: m})
 	}
 	snapshots, err := manifest.Snapshots(ctx, c.st, id)
@@ -113,7 +116,7 @@ func (c *checker) manifests(ctx context.Context, id name.Volume) error {
 		return err
 	}
 	for _, s := range snapshots {
-		m, err := manifest.LoadSnapshot(ctx, c.st, id, s)
+		m, _, err := manifest.Open(ctx, c.st, id, s, key)
 		switch {
 		case errs.Is(err, errs.NotFound):
 		case errs.Is(err, errs.Corrupt):
@@ -138,7 +141,7 @@ func (c *checker) manifests(ctx context.Context, id name.Volume) error {
 			seen[*r] = true
 			c.boots = append(c.boots, *r)
 		}
-		if v.chain, v.end, _, err = chain.Read(ctx, c.st, v.m, c.key); errs.Is(err, errs.Corrupt) {
+		if v.chain, v.end, _, err = chain.Read(ctx, c.st, v.m); errs.Is(err, errs.Corrupt) {
 			c.damaged[v.end] = &Damage{Key: v.end.Key(), Err: err}
 		} else if err != nil {
 			return err
@@ -245,7 +248,7 @@ func (c *checker) checkMap(ctx context.Context, r name.Ref) (n int64, err error)
 			return err
 		}
 		n = int64(len(b))
-		return manifest.VerifyCheckpoint(r, b)
+		return manifest.VerifyCheckpoint(r, c.keys, b)
 	})
 	return n, err
 }
@@ -280,7 +283,7 @@ func (c *checker) checkSegment(ctx context.Context, s *manifest.Segment) (n int6
 		if n != s.Size {
 			return errs.New(errs.Corrupt, "segment %s has %d bytes, not %d", s.Ref, n, s.Size)
 		}
-		x, err := segment.Verify(s.Ref, c.key, b)
+		x, err := segment.Verify(s.Ref, c.keys, b)
 		if err == nil && (x.Fence || x.Blocks != s.Blocks) {
 			return errs.New(errs.Corrupt, "segment %s is not what the manifest says", s.Ref)
 		}
@@ -288,7 +291,7 @@ func (c *checker) checkSegment(ctx context.Context, s *manifest.Segment) (n int6
 			return nil
 		}
 		whole := err
-		if x, _, err = segment.Open(s.Ref, c.key, n, b); err != nil {
+		if x, _, err = segment.Open(s.Ref, c.keys, n, b); err != nil {
 			return err
 		}
 		bad := map[int]bool{}
@@ -321,8 +324,8 @@ func (c *checker) blame(ctx context.Context, id name.Volume) error {
 			return err
 		}
 		if m.Revision != v.m.Revision {
-			v.m = m
-			if v.chain, v.end, _, err = chain.Read(ctx, c.st, m, c.key); err != nil && !errs.Is(err, errs.Corrupt) {
+			v.m, m.Keys = m, c.keys
+			if v.chain, v.end, _, err = chain.Read(ctx, c.st, m); err != nil && !errs.Is(err, errs.Corrupt) {
 				return err
 			}
 		}
@@ -388,7 +391,7 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 		if s.Ref.Kind != name.Data || v.m.Root != nil && s.First <= v.m.Root.Seq {
 			continue
 		}
-		x, err := segment.ReadIndex(s.Ref, c.key, s.Size, s.Blocks, func(off, n int64) ([]byte, error) { return c.st.GetRange(ctx, s.Ref.Key(), off, n) })
+		x, err := segment.ReadIndex(s.Ref, c.keys, s.Size, s.Blocks, func(off, n int64) ([]byte, error) { return c.st.GetRange(ctx, s.Ref.Key(), off, n) })
 		if errs.Is(err, errs.Corrupt) {
 			break // the disk goes back to before it
 		}

@@ -47,7 +47,7 @@ type SegmentInfo struct {
 // claims nothing and reads the manifest, the map and the headers of segments.
 // The key is needed for an encrypted volume.
 func Dump(ctx context.Context, st store.Store, id name.Volume, snapshot string, key []byte) (Description, error) {
-	m, err := manifest.LoadNamed(ctx, st, id, snapshot)
+	m, _, err := manifest.Open(ctx, st, id, snapshot, key)
 	if err != nil {
 		return Description{}, err
 	}
@@ -91,7 +91,7 @@ func Dump(ctx context.Context, st store.Store, id name.Volume, snapshot string, 
 			d.Fences = append(d.Fences, i.Key)
 		}
 	}
-	chain, end, fence, err := chain.Read(ctx, st, m, key)
+	chain, end, fence, err := chain.Read(ctx, st, m)
 	for _, s := range chain {
 		d.Chain = append(d.Chain, segmentInfo(s, 0))
 	}

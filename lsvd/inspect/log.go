@@ -30,11 +30,11 @@ func CheckLog(ctx context.Context, st store.Store, fs vfs.FS, id name.Volume, ke
 		return r, errs.Wrap(err, "check the log of volume %s", id)
 	}
 	defer lock.Close()
-	m, _, err := manifest.Load(ctx, st, name.Manifest(id))
+	m, _, err := manifest.Open(ctx, st, id, "", key)
 	if err != nil {
-		return r, errs.Wrap(err, "volume %s", id)
+		return r, err
 	}
-	chain, _, _, err := chain.Read(ctx, st, m, key)
+	chain, _, _, err := chain.Read(ctx, st, m)
 	if err != nil && !errs.Is(err, errs.Corrupt) { // damage of the store is for Check to find
 		return r, err
 	}

@@ -167,7 +167,7 @@ func (v *Volumes) Clone(ctx context.Context, url, volume, snapshot, name string)
 		return "", 0, err
 	}
 	return ensure(ctx, url, name, func(st store.Store) error {
-		_, err := catalog.Clone(ctx, st, id, snapshot, name)
+		_, err := catalog.Clone(ctx, st, id, snapshot, name, nil)
 		return err
 	})
 }

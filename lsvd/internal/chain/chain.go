@@ -5,6 +5,7 @@ package chain
 import (
 	"context"
 
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
@@ -22,7 +23,7 @@ type Link struct {
 
 // ReadLink reads the cut after durable, whose first segment is ref. A cut whose
 // last segment is not there was not published: it has none.
-func ReadLink(ctx context.Context, st store.Store, ref name.Ref, key []byte, durable uint64) (Link, error) {
+func ReadLink(ctx context.Context, st store.Store, ref name.Ref, keys *keyring.Ring, durable uint64) (Link, error) {
 	var l Link
 	for ; ; ref.Num++ {
 		var size int
@@ -31,7 +32,7 @@ func ReadLink(ctx context.Context, st store.Store, ref name.Ref, key []byte, dur
 			b, _, err := st.Get(ctx, ref.Key())
 			if err == nil {
 				size = len(b)
-				x, err = segment.Verify(ref, key, b)
+				x, err = segment.Verify(ref, keys, b)
 			}
 			return err
 		})
@@ -60,13 +61,13 @@ func ReadLink(ctx context.Context, st store.Store, ref name.Ref, key []byte, dur
 
 // Read reads the segments of the chain after the manifest, of whole cuts,
 // and says where it ends, and whether by a fence.
-func Read(ctx context.Context, st store.Store, m *manifest.Manifest, key []byte) (out []manifest.Segment, end name.Ref, fence bool, err error) {
+func Read(ctx context.Context, st store.Store, m *manifest.Manifest) (out []manifest.Segment, end name.Ref, fence bool, err error) {
 	end = name.Ref{Volume: m.Volume, Kind: name.Data, Epoch: m.ChainEpoch, Num: m.ChainNext}
 	if m.ChainEpoch == 0 || m.Snapshot {
 		return nil, end, false, nil
 	}
 	for last := m.Durable; ; {
-		l, err := ReadLink(ctx, st, end, key, last)
+		l, err := ReadLink(ctx, st, end, m.Keys, last)
 		if err != nil || len(l.Segments) == 0 {
 			return out, l.End, l.Fence, err
 		}

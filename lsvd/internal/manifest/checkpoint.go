@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/pkg/errs"
@@ -14,21 +15,28 @@ import (
 //
 //	pages, each: v number of runs, then per run: v start - end of the run
 //	             before, v blocks, v segment number, v block in the segment;
-//	             CRC-32C u32 of the page
+//	             MAC [16] if authenticated; CRC-32C u32 of the page
 //	directory:   v number of volumes, then each [16]
 //	             v number of objects, then each: a reference, v size
 //	             v number of leaves, then each: v leaf - leaf before, v object,
 //	             v offset, v length
-//	trailer:     "LSVDMAPC", version u32, directory length u32,
-//	             volume [16], epoch u64, number u64,
+//	trailer:     "LSVDMAPC", version u32, flags u32: 1 authenticated,
+//	             directory length u32, volume [16], epoch u64, number u64,
+//	             MAC [16] of the directory, else zeros,
 //	             CRC-32C of the directory u32, CRC-32C of the trailer before u32
 //
 // The last object of the directory is the checkpoint itself; its size is 0.
+//
+// Checkpoints of encrypted volumes are authenticated (see package keyring): a
+// page for its leaf, the directory for its object.
 
 const (
-	mapVersion = 1
-	mapMagic   = "LSVDMAPC"
-	mapTrailer = 8 + 4 + 4 + 16 + 8 + 8 + 4 + 4
+	mapVersion       = 2
+	mapMagic         = "LSVDMAPC"
+	mapTrailer       = 8 + 4 + 4 + 4 + 16 + 8 + 8 + keyring.MACSize + 4 + 4
+	mapAuthenticated = 1
+
+	directoryPiece = 1<<64 - 1 // what keyring.Map takes for the directory, where pages have their leaf
 )
 
 // Page says where a leaf is stored: in the object with that number of its
@@ -46,12 +54,15 @@ type Directory struct {
 	Objects []name.Ref
 	Sizes   []int64
 	Pages   []Page
+
+	authenticated bool // the pages of its own object have MACs
 }
 
 // Checkpoint encodes one checkpoint. Leaf, Raw and Keep are called for each
 // leaf of the map, in order.
 type Checkpoint struct {
-	Ref name.Ref
+	Ref  name.Ref
+	Keys *keyring.Ring // of an encrypted volume: they have that of Ref's volume
 
 	w     wire.Writer
 	dir   Directory // its own object is number -1 until Encode
@@ -70,21 +81,21 @@ func (c *Checkpoint) Leaf(leaf uint64, runs []extent.Run) (off, n uint32) {
 		c.w.Uvarint(uint64(r.Off))
 		end = r.Start + r.N
 	}
+	if c.Keys != nil {
+		c.w.Bytes(c.mac(leaf, c.w.B[start:]))
+	}
 	c.w.U32(wire.CRC(c.w.B[start:]))
-	return c.added(leaf, start)
-}
-
-// Raw adds a leaf as it is stored in another object.
-func (c *Checkpoint) Raw(leaf uint64, page []byte) (off, n uint32) {
-	start := len(c.w.B)
-	c.w.Bytes(page)
-	return c.added(leaf, start)
-}
-
-func (c *Checkpoint) added(leaf uint64, start int) (off, n uint32) {
 	off, n = uint32(start), uint32(len(c.w.B)-start)
 	c.dir.Pages = append(c.dir.Pages, Page{Leaf: leaf, Object: -1, Off: off, Len: n})
 	return off, n
+}
+
+func (c *Checkpoint) mac(piece uint64, b []byte) []byte {
+	sum, err := c.Keys.Map(c.Ref, piece, b)
+	if err != nil {
+		panic(err) // a volume has its own key
+	}
+	return sum
 }
 
 // Keep adds a leaf that is stored in an earlier object of this size.
@@ -137,18 +148,25 @@ func (c *Checkpoint) Encode() []byte {
 	var t wire.Writer
 	t.Bytes([]byte(mapMagic))
 	t.U32(mapVersion)
+	sum, flags := make([]byte, keyring.MACSize), uint32(0)
+	if c.Keys != nil {
+		sum, flags = c.mac(directoryPiece, dir), mapAuthenticated
+	}
+	t.U32(flags)
 	t.U32(uint32(len(dir)))
 	t.Bytes(c.Ref.Volume[:])
 	t.U64(c.Ref.Epoch)
 	t.U64(c.Ref.Num)
+	t.Bytes(sum)
 	t.U32(wire.CRC(dir))
 	t.U32(wire.CRC(t.B))
 	return append(c.w.B, t.B...)
 }
 
 // DecodeDirectory reads the directory of the checkpoint ref of size bytes from
-// its last bytes. If tail is too short it returns how many are needed.
-func DecodeDirectory(ref name.Ref, size int64, tail []byte) (*Directory, int64, error) {
+// its last bytes. If tail is too short it returns how many are needed. With keys
+// it must be authentic; without them nothing is authenticated.
+func DecodeDirectory(ref name.Ref, keys *keyring.Ring, size int64, tail []byte) (*Directory, int64, error) {
 	bad := func(what string) (*Directory, int64, error) {
 		return nil, 0, wire.Corrupt("checkpoint %s: %s", ref, what)
 	}
@@ -157,16 +175,20 @@ func DecodeDirectory(ref name.Ref, size int64, tail []byte) (*Directory, int64, 
 	}
 	t := tail[len(tail)-mapTrailer:]
 	r := wire.Reader{B: t}
-	m, version, length := string(r.Bytes(8)), r.U32(), r.U32()
+	m, version, flags, length := string(r.Bytes(8)), r.U32(), r.U32(), r.U32()
 	got := name.Ref{Kind: name.Map}
 	copy(got.Volume[:], r.Bytes(16))
 	got.Epoch, got.Num = r.U64(), r.U64()
+	sum := r.Bytes(keyring.MACSize)
 	dirCRC, crc := r.U32(), r.U32()
 	if m != mapMagic || got != ref || crc != wire.CRC(t[:mapTrailer-4]) || int64(length) > size-mapTrailer {
 		return bad("is damaged")
 	}
 	if version != mapVersion {
 		return nil, 0, errs.New(errs.FailedPrecondition, "checkpoint %s has version %d, this program knows %d", ref, version, mapVersion)
+	}
+	if flags > mapAuthenticated {
+		return bad("is damaged")
 	}
 	if need := int64(length) + mapTrailer; need > int64(len(tail)) {
 		return nil, need, nil
@@ -175,7 +197,18 @@ func DecodeDirectory(ref name.Ref, size int64, tail []byte) (*Directory, int64, 
 	if wire.CRC(dir) != dirCRC {
 		return bad("directory is damaged")
 	}
-	d := &Directory{}
+	if keys != nil {
+		want, err := keys.Map(ref, directoryPiece, dir)
+		switch {
+		case err != nil:
+			return nil, 0, err
+		case flags&mapAuthenticated == 0:
+			return bad("is plain, and the volume is encrypted: something without its key wrote it")
+		case !keyring.Equal(sum, want):
+			return bad("directory is not authentic: something without its key changed it")
+		}
+	}
+	d := &Directory{authenticated: flags&mapAuthenticated != 0}
 	var vols volumes
 	r = wire.Reader{B: dir}
 	vols.decode(&r)
@@ -209,18 +242,30 @@ func DecodeDirectory(ref name.Ref, size int64, tail []byte) (*Directory, int64, 
 }
 
 // MaxPage is the most bytes that a page may have: as many runs as blocks.
-const MaxPage = extent.LeafBlocks*(2+2+10+5) + 16
+const MaxPage = extent.LeafBlocks*(2+2+10+5) + 16 + keyring.MACSize
 
-// DecodePage reads the runs of a leaf from its page, of the object ref.
-func DecodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
-	if len(b) < 5 {
-		return nil, wire.Corrupt("checkpoint %s: page is cut off", ref)
+// DecodePage reads the runs of a leaf from its page, of the object ref. With keys
+// the page must be authentic.
+func DecodePage(ref name.Ref, leaf uint64, keys *keyring.Ring, b []byte) ([]extent.Run, error) {
+	b, err := checkPage(ref, b)
+	if err != nil {
+		return nil, err
 	}
-	sum := wire.Reader{B: b[len(b)-4:]}
-	if sum.U32() != wire.CRC(b[:len(b)-4]) {
-		return nil, wire.Corrupt("checkpoint %s: page is damaged", ref)
+	if keys != nil {
+		at := len(b) - keyring.MACSize
+		if at < 1 {
+			return nil, wire.Corrupt("checkpoint %s: page is cut off", ref)
+		}
+		want, err := keys.Map(ref, leaf, b[:at])
+		if err != nil {
+			return nil, err
+		}
+		if !keyring.Equal(b[at:], want) {
+			return nil, wire.Corrupt("checkpoint %s: page is not authentic: something without its key changed it", ref)
+		}
+		b = b[:at]
 	}
-	r := wire.Reader{B: b[:len(b)-4]}
+	r := wire.Reader{B: b}
 	runs := make([]extent.Run, r.Count(4))
 	end := uint64(0)
 	for i := range runs {
@@ -233,4 +278,16 @@ func DecodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
 		runs[i] = extent.Run{Start: uint16(start), N: uint16(n), Off: uint32(off), Src: src}
 	}
 	return runs, r.End()
+}
+
+// checkPage compares a page with its checksum and returns it without.
+func checkPage(ref name.Ref, b []byte) ([]byte, error) {
+	if len(b) < 5 {
+		return nil, wire.Corrupt("checkpoint %s: page is cut off", ref)
+	}
+	sum := wire.Reader{B: b[len(b)-4:]}
+	if sum.U32() != wire.CRC(b[:len(b)-4]) {
+		return nil, wire.Corrupt("checkpoint %s: page is damaged", ref)
+	}
+	return b[:len(b)-4], nil
 }

@@ -15,10 +15,9 @@
 //	 64  durable u64         last sequence number in the segments
 //	 72  size u64            bytes
 //	 80  next segment u64    the next free number of the segment table
-//	 88  key check [16]      of an encrypted disk, else zeros
-//	104  created u64         nanoseconds since 1970
-//	112  owner [16]         random, of the process that claimed the epoch
-//	128  v number of volumes, then each [16]: the volumes that objects are of
+//	 88  created u64         nanoseconds since 1970
+//	 96  owner [16]          random, of the process that claimed the epoch
+//	112  v number of volumes, then each [16]: the volumes that objects are of
 //	     v length, origin: what it was cloned from, for people
 //	     u8 1 if there is a checkpoint, then its reference, v size, u64 seq
 //	     v number of checkpoints that hold pages of the map, then references
@@ -26,6 +25,7 @@
 //	         reference, v size, v blocks, u64 first, u64 last,
 //	         v live blocks: those that the checkpoint maps
 //	     u8 1 if there is a boot list, then its reference
+//	     MAC [16] of all before, if encrypted: see package keyring
 //	     CRC-32C of all before u32
 //
 // Uncounted tells that live blocks are not known: they were found to be wrong,
@@ -37,13 +37,14 @@ package manifest
 import (
 	"slices"
 
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/pkg/errs"
 )
 
 // Version is the version of the manifest format, the only one that is read.
-const Version = 3
+const Version = 4
 
 const (
 	magic         = "LSVDMNFT"
@@ -81,7 +82,6 @@ type Manifest struct {
 	Durable     uint64
 	Size        uint64
 	NextSegment uint64
-	KeyCheck    [16]byte
 	Owner       [16]byte
 	Created     uint64
 	Clean       bool // closed with everything in the store
@@ -93,6 +93,10 @@ type Manifest struct {
 	Maps        []name.Ref // checkpoints with pages of the map, Root's among them
 	Segments    []Segment  // by Num
 	Boot        *name.Ref  // the boot list, if there is one: only a hint
+
+	// Keys are those of an encrypted volume. Open sets them, and Encode needs
+	// them; they are not stored here.
+	Keys *keyring.Ring
 }
 
 // Clone returns a deep copy.
@@ -109,6 +113,22 @@ func (m *Manifest) Clone() *Manifest {
 		c.Boot = &r
 	}
 	return &c
+}
+
+// Volumes returns the other volumes whose objects m names.
+func (m *Manifest) Volumes() (others []name.Volume) {
+	add := func(r name.Ref) {
+		if r.Volume != m.Volume && !slices.Contains(others, r.Volume) {
+			others = append(others, r.Volume)
+		}
+	}
+	for i := range m.Segments {
+		add(m.Segments[i].Ref)
+	}
+	for _, r := range m.Maps {
+		add(r)
+	}
+	return others
 }
 
 type volumes struct{ list []name.Volume }
@@ -155,8 +175,9 @@ func (v *volumes) take(r *wire.Reader) (ref name.Ref, ok bool) {
 	return ref, true
 }
 
-// Encode returns the object of m.
-func (m *Manifest) Encode() []byte {
+// Encode returns the object of m that the store has under key. That of an
+// encrypted volume is authentic under this key only.
+func (m *Manifest) Encode(key string) []byte {
 	var w wire.Writer
 	w.Bytes([]byte(magic))
 	w.U32(Version)
@@ -171,7 +192,6 @@ func (m *Manifest) Encode() []byte {
 	for _, v := range []uint64{m.Revision, m.Epoch, m.ChainEpoch, m.ChainNext, m.Durable, m.Size, m.NextSegment} {
 		w.U64(v)
 	}
-	w.Bytes(m.KeyCheck[:])
 	w.U64(m.Created)
 	w.Bytes(m.Owner[:])
 	var vols volumes
@@ -209,12 +229,32 @@ func (m *Manifest) Encode() []byte {
 	}
 	vols.encode(&w)
 	w.Bytes(rest.B)
+	switch {
+	case m.Keys != nil:
+		w.Bytes(m.Keys.Manifest(key, w.B))
+	case m.Encrypted:
+		w.Bytes(make([]byte, keyring.MACSize)) // of a manifest that was read without keys: authentic nowhere
+	}
 	w.U32(wire.CRC(w.B))
 	return w.B
 }
 
+// authenticate verifies that something with the keys wrote b, which m was
+// decoded from, under this key of the store.
+func (m *Manifest) authenticate(key string, b []byte, keys *keyring.Ring) error {
+	if !m.Encrypted {
+		return wire.Corrupt("the manifest is not encrypted, and the volume is: something without its key wrote it")
+	}
+	body, sum := b[:len(b)-4-keyring.MACSize], b[len(b)-4-keyring.MACSize:len(b)-4]
+	if !keyring.Equal(sum, keys.Manifest(key, body)) {
+		return wire.Corrupt("the manifest is not authentic: something without its key changed or moved it")
+	}
+	m.Keys = keys
+	return nil
+}
+
 // HeadSize is how many bytes of a manifest Claim needs.
-const HeadSize = 128
+const HeadSize = 112
 
 // Claim reads the epoch and the owner from the first bytes of a manifest. They
 // have no checksum of their own: what they say is to be confirmed by Decode.
@@ -223,10 +263,10 @@ func Claim(b []byte) (epoch uint64, owner [16]byte, ok bool) {
 		return 0, owner, false
 	}
 	r := wire.Reader{B: b[40:48]}
-	return r.U64(), [16]byte(b[112:128]), true
+	return r.U64(), [16]byte(b[96:112]), true
 }
 
-// Decode reads a manifest.
+// Decode reads a manifest. It does not authenticate that of an encrypted volume.
 func Decode(b []byte) (*Manifest, error) {
 	if len(b) < 16 || string(b[:8]) != magic {
 		return nil, wire.Corrupt("not a manifest")
@@ -248,7 +288,6 @@ func Decode(b []byte) (*Manifest, error) {
 	for _, p := range []*uint64{&m.Revision, &m.Epoch, &m.ChainEpoch, &m.ChainNext, &m.Durable, &m.Size, &m.NextSegment} {
 		*p = r.U64()
 	}
-	copy(m.KeyCheck[:], r.Bytes(16))
 	m.Created = r.U64()
 	copy(m.Owner[:], r.Bytes(16))
 	var vols volumes
@@ -287,6 +326,9 @@ func Decode(b []byte) (*Manifest, error) {
 			return nil, wire.Corrupt("manifest has an impossible boot list")
 		}
 		m.Boot = &ref
+	}
+	if m.Encrypted {
+		r.Bytes(keyring.MACSize)
 	}
 	if err := r.End(); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 )
@@ -18,7 +19,7 @@ var (
 
 func sample() *Manifest {
 	return &Manifest{
-		Volume: one, Revision: 2, Epoch: 4, ChainEpoch: 3, ChainNext: 5, Durable: 600, Size: 1 << 30, NextSegment: 77, KeyCheck: [16]byte{5}, Owner: [16]byte{6},
+		Volume: one, Revision: 2, Epoch: 4, ChainEpoch: 3, ChainNext: 5, Durable: 600, Size: 1 << 30, NextSegment: 77, Owner: [16]byte{6},
 		Created: 8, Clean: true, Encrypted: true, Uncounted: true, Origin: "parent@snapshot", Root: &Root{Ref: cp, Size: 1000, Seq: 500},
 		Maps: []name.Ref{{Volume: two, Kind: name.Map, Epoch: 1}, cp},
 		Segments: []Segment{
@@ -31,7 +32,7 @@ func sample() *Manifest {
 
 func TestManifestRoundTripsAndDetectsFlips(t *testing.T) {
 	for _, m := range []*Manifest{sample(), {Volume: one, Size: 4096, Maps: []name.Ref{}, Segments: []Segment{}}} {
-		b := m.Encode()
+		b := m.Encode("manifests/m")
 		got, err := Decode(b)
 		if err != nil || !reflect.DeepEqual(got, m) {
 			t.Fatalf("%+v %v", got, err)
@@ -48,7 +49,7 @@ func TestManifestRoundTripsAndDetectsFlips(t *testing.T) {
 
 func TestClaimIsInHead(t *testing.T) {
 	m := sample()
-	b := m.Encode()
+	b := m.Encode("manifests/m")
 	if epoch, owner, ok := Claim(b[:HeadSize]); !ok || epoch != m.Epoch || owner != m.Owner {
 		t.Errorf("%d %x %v", epoch, owner, ok)
 	}
@@ -59,18 +60,18 @@ func TestClaimIsInHead(t *testing.T) {
 	}
 }
 
-func checkpoint() []byte {
-	c := &Checkpoint{Ref: cp}
+func checkpoint(keys *keyring.Ring) []byte {
+	c := &Checkpoint{Ref: cp, Keys: keys}
 	c.Leaf(0, []extent.Run{{Start: 0, N: 3, Off: 9, Src: 1}, {Start: 500, N: 12, Off: 0, Src: 76}})
 	c.Keep(5, name.Ref{Volume: two, Kind: name.Map, Epoch: 1}, 99, 3, 20)
 	c.Leaf(1<<20, []extent.Run{{Start: 511, N: 1, Off: 1 << 20, Src: 1}})
 	return c.Encode()
 }
 
-func pages(d *Directory, b []byte) (all [][]extent.Run, err error) {
+func pages(d *Directory, keys *keyring.Ring, b []byte) (all [][]extent.Run, err error) {
 	for _, p := range d.Pages {
 		if d.Objects[p.Object] == cp {
-			runs, err := DecodePage(cp, b[min(int(p.Off), len(b)):min(int(p.Off+p.Len), len(b))])
+			runs, err := DecodePage(cp, p.Leaf, keys, b[min(int(p.Off), len(b)):min(int(p.Off+p.Len), len(b))])
 			if err != nil {
 				return nil, err
 			}
@@ -81,29 +82,29 @@ func pages(d *Directory, b []byte) (all [][]extent.Run, err error) {
 }
 
 func TestDirectoryIsReadFromTail(t *testing.T) {
-	b := checkpoint()
+	b := checkpoint(nil)
 	size := int64(len(b))
-	if d, need, err := DecodeDirectory(cp, size, b[size-mapTrailer:]); d != nil || need <= mapTrailer || err != nil {
+	if d, need, err := DecodeDirectory(cp, nil, size, b[size-mapTrailer:]); d != nil || need <= mapTrailer || err != nil {
 		t.Fatalf("of too short a tail: %+v %d %v", d, need, err)
-	} else if d, _, err := DecodeDirectory(cp, size, b[size-need:]); d == nil || err != nil {
+	} else if d, _, err := DecodeDirectory(cp, nil, size, b[size-need:]); d == nil || err != nil {
 		t.Fatalf("of the tail: %v", err)
 	}
-	got, _, err := DecodeDirectory(cp, size, b)
+	got, _, err := DecodeDirectory(cp, nil, size, b)
 	if err != nil || len(got.Pages) != 3 || len(got.Objects) != 2 || got.Sizes[0] != 99 || got.Sizes[1] != size {
 		t.Fatalf("%+v: %v", got, err)
 	}
 	if k := got.Pages[1]; k.Leaf != 5 || got.Objects[k.Object].Volume != two || k.Off != 3 || k.Len != 20 {
 		t.Errorf("%+v", k)
 	}
-	all, err := pages(got, b)
+	all, err := pages(got, nil, b)
 	if err != nil || len(all) != 2 || all[0][1] != (extent.Run{Start: 500, N: 12, Src: 76}) || len(all[1]) != 1 {
 		t.Fatalf("%+v %v", all, err)
 	}
 	for bit := range len(b) * 8 {
 		b[bit/8] ^= 1 << (bit % 8)
-		d, _, err := DecodeDirectory(cp, size, b)
+		d, _, err := DecodeDirectory(cp, nil, size, b)
 		if err == nil {
-			_, err = pages(d, b)
+			_, err = pages(d, nil, b)
 		}
 		if err == nil {
 			t.Errorf("bit %d flipped unnoticed", bit)
@@ -115,14 +116,14 @@ func TestDirectoryIsReadFromTail(t *testing.T) {
 // The fuzzers repair the checksums of their input, to get past them.
 
 func FuzzManifest(f *testing.F) {
-	b := sample().Encode()
+	b := sample().Encode("manifests/m")
 	f.Add(b[:len(b)-4])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := Decode(binary.LittleEndian.AppendUint32(b, wire.CRC(b)))
 		if err != nil {
 			return
 		}
-		again, err := Decode(m.Encode())
+		again, err := Decode(m.Encode("manifests/m"))
 		if err != nil || !reflect.DeepEqual(m, again) {
 			t.Errorf("%+v became %+v: %v", m, again, err)
 		}
@@ -130,33 +131,35 @@ func FuzzManifest(f *testing.F) {
 }
 
 func FuzzDirectory(f *testing.F) {
-	b := checkpoint()
+	b := checkpoint(nil)
 	body := b[:len(b)-mapTrailer]
-	t := wire.Reader{B: b[len(b)-mapTrailer+12:]}
+	t := wire.Reader{B: b[len(b)-mapTrailer+16:]}
 	f.Add(body[len(body)-int(t.U32()):])
 	f.Fuzz(func(t *testing.T, dir []byte) {
 		var w wire.Writer
 		w.Bytes(dir)
 		w.Bytes([]byte(mapMagic))
 		w.U32(mapVersion)
+		w.U32(0)
 		w.U32(uint32(len(dir)))
 		w.Bytes(cp.Volume[:])
 		w.U64(cp.Epoch)
 		w.U64(cp.Num)
+		w.Bytes(make([]byte, keyring.MACSize))
 		w.U32(wire.CRC(dir))
 		w.U32(wire.CRC(w.B[len(dir):]))
-		if d, _, err := DecodeDirectory(cp, int64(len(w.B)), w.B); err == nil {
-			pages(d, w.B)
+		if d, _, err := DecodeDirectory(cp, nil, int64(len(w.B)), w.B); err == nil {
+			pages(d, nil, w.B)
 		}
 	})
 }
 
 func FuzzPage(f *testing.F) {
-	b := checkpoint()
-	d, _, _ := DecodeDirectory(cp, int64(len(b)), b)
+	b := checkpoint(nil)
+	d, _, _ := DecodeDirectory(cp, nil, int64(len(b)), b)
 	f.Add(b[:d.Pages[0].Len-4])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		runs, err := DecodePage(cp, binary.LittleEndian.AppendUint32(b, wire.CRC(b)))
+		runs, err := DecodePage(cp, 0, nil, binary.LittleEndian.AppendUint32(b, wire.CRC(b)))
 		if err != nil {
 			return
 		}

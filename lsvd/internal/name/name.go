@@ -8,6 +8,7 @@
 //	objects/<id>/gc/<epoch>-<number>         segments written by GC
 //	objects/<id>/map/<epoch>-<number>        checkpoints of the map
 //	objects/<id>/boot/<epoch>-<number>       boot lists
+//	keys/<id>                                data keys of an encrypted volume
 //	sweeps/<random>                          a sweep that is deleting objects
 //
 // Epoch and number are 16 hexadecimal digits.
@@ -108,12 +109,17 @@ func ParseKey(key string) (r Ref, ok bool) {
 	return r, r.Kind != 0 && r.Key() == key
 }
 
-// Prefixes of all manifests, of all numbered objects and of all marks of sweeps.
+// Prefixes of all manifests, of all numbered objects, of all data keys and of
+// all marks of sweeps.
 const (
 	Manifests = "manifests/"
 	Objects   = "objects/"
+	AllKeys   = "keys/"
 	Sweeps    = "sweeps/"
 )
+
+// Keys is the key of the object with the data keys of an encrypted volume.
+func Keys(v Volume) string { return AllKeys + v.String() }
 
 // Prefix is the prefix of the numbered objects of a volume.
 func Prefix(v Volume) string { return Objects + v.String() + "/" }

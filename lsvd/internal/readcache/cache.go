@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"miren.dev/runtime/lsvd/internal/diskcache"
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/s3fifo"
 	"miren.dev/runtime/lsvd/internal/segment"
@@ -34,8 +35,8 @@ type Cache struct {
 	st     store.Store
 	local  store.Local // st, if it is local
 	disk   *diskcache.Cache
-	key    []byte
-	manual bool // no goroutines
+	keys   *keyring.Ring // of an encrypted volume
+	manual bool          // no goroutines
 
 	shards     []shard
 	limit      int64 // of all it keeps
@@ -57,7 +58,7 @@ type Cache struct {
 
 // Config configures a cache.
 type Config struct {
-	Key    []byte           // of an encrypted volume
+	Keys   *keyring.Ring    // of an encrypted volume; see also UseKeys
 	Bytes  int64            // bound of the memory of frames and indexes
 	Disk   *diskcache.Cache // nil: none
 	Manual bool             // no goroutines: for tests
@@ -65,7 +66,7 @@ type Config struct {
 
 // New returns a cache of segments in st.
 func New(st store.Store, o Config) *Cache {
-	c := &Cache{st: st, disk: o.Disk, key: o.Key, manual: o.Manual, admission: admission{minHits: 4}}
+	c := &Cache{st: st, disk: o.Disk, keys: o.Keys, manual: o.Manual, admission: admission{minHits: 4}}
 	indexes := o.Bytes / 8
 	if local, ok := st.(store.Local); ok {
 		c.local = local
@@ -79,6 +80,9 @@ func New(st store.Store, o Config) *Cache {
 	c.resizeBudget(0)
 	return c
 }
+
+// UseKeys sets the keys of an encrypted volume, before anything is read.
+func (c *Cache) UseKeys(keys *keyring.Ring) { c.keys = keys }
 
 // Close ends the fetches in the background. No reads may come.
 func (c *Cache) Close() {

@@ -199,7 +199,7 @@ func (c *Cache) Add(s *manifest.Segment, object []byte) {
 	if c.disk == nil && c.local == nil && c.room < segment.FrameSize {
 		return
 	}
-	x, _, err := segment.Open(s.Ref, c.key, int64(len(object)), object)
+	x, _, err := segment.Open(s.Ref, c.keys, int64(len(object)), object)
 	if err != nil || x.Fence {
 		return // it was built a moment ago; caching it is optional
 	}

@@ -205,5 +205,5 @@ func (c *Cache) resizeBudget(n int64) {
 
 // Index reads the index of a segment, with its entries.
 func (c *Cache) Index(ctx context.Context, s *manifest.Segment) (*segment.Index, error) {
-	return segment.ReadIndex(s.Ref, c.key, s.Size, s.Blocks, func(off, n int64) ([]byte, error) { return c.fetch(ctx, s, off, n) })
+	return segment.ReadIndex(s.Ref, c.keys, s.Size, s.Blocks, func(off, n int64) ([]byte, error) { return c.fetch(ctx, s, off, n) })
 }

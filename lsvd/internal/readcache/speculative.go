@@ -49,7 +49,7 @@ func (c *Cache) findSource(ctx context.Context, j job) (*source, *speculativeFet
 		return x, nil, nil
 	}
 	e := &speculativeFetch{done: make(chan struct{})}
-	e.off, e.n = estimateRange(j.s, c.key != nil, j.first(), j.first()+len(j.flights))
+	e.off, e.n = estimateRange(j.s, c.keys != nil, j.first(), j.first()+len(j.flights))
 	if c.local != nil || j.ahead > 0 || len(j.flights) > speculativeFrames || e.n <= 0 {
 		x, err := c.source(ctx, j.s)
 		return x, nil, err

@@ -1,10 +1,10 @@
 package readcache
 
 import (
-	"bytes"
 	"math/rand/v2"
 	"testing"
 
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
@@ -19,11 +19,11 @@ func TestFrameIsPlacedWithoutIndex(t *testing.T) {
 		compress, key bool
 	}{{"plain", false, false}, {"encrypted", false, true}, {"compressed", true, false}, {"compressed, encrypted", true, true}} {
 		t.Run(c.name, func(t *testing.T) {
-			var key []byte
-			if c.key {
-				key = bytes.Repeat([]byte{1}, 32)
-			}
 			ref := name.Ref{Volume: name.Volume{1}, Kind: name.Data, Epoch: 1}
+			var key *keyring.Ring
+			if c.key {
+				key, _ = keyring.New(ref.Volume, nil, nil)
+			}
 			rng := rand.NewChaCha8([32]byte{3})
 			var entries []segment.Entry
 			for i := range uint64(blocks) {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"miren.dev/runtime/lsvd/internal/name"
@@ -25,8 +26,9 @@ const (
 
 // candidate is an object that no manifest named.
 type candidate struct {
-	ref  name.Ref
-	size int64
+	key    string
+	size   int64
+	unused func(*Usage) bool
 }
 
 // Sweep deletes the objects in st that no manifest names and no open disk may
@@ -49,8 +51,20 @@ func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err e
 			return 0, 0, err
 		}
 		r, ok := name.ParseKey(i.Key)
-		if ok && !before.Refs[r] && before.idle(r, i.Size) {
-			found = append(found, candidate{r, i.Size})
+		unused := func(u *Usage) bool { return !u.Refs[r] && u.idle(r, i.Size) }
+		if ok && unused(before) {
+			found = append(found, candidate{i.Key, i.Size, unused})
+		}
+	}
+	for i, err := range st.List(ctx, name.AllKeys) {
+		if err != nil {
+			return 0, 0, err
+		}
+		// Keys come after a manifest of their volume.
+		v, err := name.ParseVolume(strings.TrimPrefix(i.Key, name.AllKeys))
+		unused := func(u *Usage) bool { return !u.named[v] }
+		if err == nil && unused(before) {
+			found = append(found, candidate{i.Key, i.Size, unused})
 		}
 	}
 	for len(found) > 0 {
@@ -86,10 +100,10 @@ func sweepSome(ctx context.Context, st store.Store, found []candidate) (left []c
 		if time.Since(began) > sweepTime {
 			return found[i:], objects, bytes, nil
 		}
-		if after.Refs[c.ref] || !after.idle(c.ref, c.size) {
+		if !c.unused(after) {
 			continue
 		}
-		if err := st.Delete(ctx, c.ref.Key()); err != nil {
+		if err := st.Delete(ctx, c.key); err != nil {
 			return found[i:], objects, bytes, err
 		}
 		objects++

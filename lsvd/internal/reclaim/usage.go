@@ -14,6 +14,7 @@ import (
 // Usage is what the manifests in a store name.
 type Usage struct {
 	volumes map[name.Volume]*manifest.Manifest
+	named   map[name.Volume]bool // volumes with any manifest, be it of a snapshot
 	// Refs are the objects that they name.
 	Refs map[name.Ref]bool
 }
@@ -45,11 +46,12 @@ func ReadUsage(ctx context.Context, st store.Store, except ...string) (*Usage, e
 			same = same && now[i.Key] != nil
 		}
 		if same && len(now) == len(before) {
-			u := &Usage{volumes: map[name.Volume]*manifest.Manifest{}, Refs: map[name.Ref]bool{}}
+			u := &Usage{volumes: map[name.Volume]*manifest.Manifest{}, named: map[name.Volume]bool{}, Refs: map[name.Ref]bool{}}
 			for _, m := range now {
 				if !m.Snapshot {
 					u.volumes[m.Volume] = m
 				}
+				u.named[m.Volume] = true
 				u.Add(m)
 			}
 			return u, nil

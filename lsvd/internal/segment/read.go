@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/lsvd/store"
@@ -66,14 +67,14 @@ const IndexTail = 32 << 10
 
 // ReadIndex reads the index, with its entries, of a segment of size bytes that
 // has blocks blocks. fetch reads a range of the object.
-func ReadIndex(ref name.Ref, key []byte, size int64, blocks uint64, fetch func(off, n int64) ([]byte, error)) (*Index, error) {
+func ReadIndex(ref name.Ref, keys *keyring.Ring, size int64, blocks uint64, fetch func(off, n int64) ([]byte, error)) (*Index, error) {
 	for n := min(size, IndexTail); ; {
 		var x *Index
 		var need int64
 		err := store.RetryCorrupt(func() error {
 			tail, err := fetch(size-n, n)
 			if err == nil {
-				x, need, err = Open(ref, key, size, tail)
+				x, need, err = Open(ref, keys, size, tail)
 			}
 			return err
 		})

@@ -29,7 +29,7 @@
 //
 // The data of the entries lies one after the other, 16 blocks to a frame; the
 // last may be shorter. Encrypted frames and index are AES-256-GCM under the
-// key HKDF-SHA-256(disk key, salt, trailer bytes 0..64), with the frame's
+// key HKDF-SHA-256(data key, salt, trailer bytes 0..64), with the frame's
 // number as nonce (the index has 2^32-1); CRCs are of the encrypted bytes.
 //
 // A fence is a trailer alone. It ends the chain of an epoch: see package lsvd.
@@ -49,6 +49,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/zstd"
 
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/wire"
@@ -167,21 +168,24 @@ var zeros [FrameSize]byte
 
 // Build encodes a segment. read fills p with data of entries[i] from its block
 // first on; it is called for consecutive pieces, in order. random gives 16
-// bytes of salt if there is a key. Entries must be sorted by address and not
+// bytes of salt if there are keys. Entries must be sorted by address and not
 // overlap. It holds no more than the object and one frame in memory.
-func Build(h Head, key []byte, random io.Reader, entries []Entry, read func(i int, first uint64, p []byte) error) ([]byte, error) {
+func Build(h Head, keys *keyring.Ring, random io.Reader, entries []Entry, read func(i int, first uint64, p []byte) error) ([]byte, error) {
 	var flags uint8
 	var salt [16]byte
 	var aead cipher.AEAD
 	if h.More {
 		flags |= flagMore
 	}
+	key, err := keys.Data(h.Volume)
+	if err != nil {
+		return nil, err
+	}
 	if key != nil {
 		flags |= flagEncrypted
 		if _, err := io.ReadFull(random, salt[:]); err != nil {
 			return nil, err
 		}
-		var err error
 		if aead, err = newAEAD(key, salt[:], headBytes(h, flags)); err != nil {
 			return nil, err
 		}
@@ -285,7 +289,8 @@ func checksum(body []byte) (sum [32]byte) {
 
 // Open decodes the index of the segment ref, from its last bytes. If tail is
 // too short for the index, it returns how many bytes of the end are needed.
-func Open(ref name.Ref, key []byte, size int64, tail []byte) (*Index, int64, error) {
+// With keys, a segment that is not encrypted is refused: only fences are plain.
+func Open(ref name.Ref, keys *keyring.Ring, size int64, tail []byte) (*Index, int64, error) {
 	bad := func(what string) (*Index, int64, error) {
 		return nil, 0, wire.Corrupt("segment %s: %s", ref, what)
 	}
@@ -322,6 +327,13 @@ func Open(ref name.Ref, key []byte, size int64, tail []byte) (*Index, int64, err
 		x.Fence = true
 		return x, 0, nil
 	}
+	key, err := keys.Data(ref.Volume)
+	if err != nil {
+		return nil, 0, err
+	}
+	if key != nil && flags&flagEncrypted == 0 {
+		return bad("is not encrypted, and the volume is: something without its key wrote it")
+	}
 	x.More = flags&flagMore != 0
 	need := int64(indexLen) + TrailerSize
 	if need > int64(len(tail)) {
@@ -335,7 +347,6 @@ func Open(ref name.Ref, key []byte, size int64, tail []byte) (*Index, int64, err
 		if key == nil {
 			return nil, 0, errs.New(errs.FailedPrecondition, "segment %s is encrypted and there is no key", ref)
 		}
-		var err error
 		if x.aead, err = newAEAD(key, salt, t[:64]); err != nil {
 			return nil, 0, err
 		}
@@ -397,8 +408,8 @@ func Last(ref name.Ref, trailer []byte) (uint64, error) {
 }
 
 // Verify opens a whole segment and checks all of it.
-func Verify(ref name.Ref, key, object []byte) (*Index, error) {
-	x, _, err := Open(ref, key, int64(len(object)), object)
+func Verify(ref name.Ref, keys *keyring.Ring, object []byte) (*Index, error) {
+	x, _, err := Open(ref, keys, int64(len(object)), object)
 	if err != nil {
 		return nil, err
 	}
@@ -434,16 +445,4 @@ func (x *Index) Frames() int { return len(x.frames) }
 func (x *Index) Range(a, b int) (off, size int64) {
 	last := x.frames[b-1]
 	return x.frames[a].off, last.off + int64(last.size) - x.frames[a].off
-}
-
-// KeyCheck tells keys apart without giving them away.
-func KeyCheck(key []byte) (c [16]byte) {
-	if key != nil {
-		k, err := hkdf.Key(sha256.New, key, nil, "lsvd key check", len(c))
-		if err != nil {
-			panic(err) // 16 bytes are never too many
-		}
-		copy(c[:], k)
-	}
-	return c
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
+	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/pkg/errs"
@@ -13,8 +15,17 @@ import (
 
 var ref = name.Ref{Volume: name.Volume{7}, Kind: name.Data, Epoch: 2, Num: 3}
 
+// ring makes keys of ref's volume.
+func ring(t testing.TB) *keyring.Ring {
+	r, err := keyring.New(ref.Volume, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // build makes a segment with compressible and incompressible data.
-func build(t testing.TB, key []byte) (object []byte, entries []Entry, data []byte) {
+func build(t testing.TB, key *keyring.Ring) (object []byte, entries []Entry, data []byte) {
 	entries = []Entry{
 		{LBA: 3, Blocks: 20, Seq: 11}, {LBA: 23, Blocks: 1 << 33, Seq: 15, Zero: true}, {LBA: 1 << 34, Blocks: 1, Seq: 20}, {LBA: 1<<34 + 5, Blocks: 30, Seq: 10},
 	}
@@ -45,7 +56,7 @@ func contents(x *Index, object []byte) ([]byte, error) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	for _, key := range [][]byte{nil, bytes.Repeat([]byte{1}, 32)} {
+	for _, key := range []*keyring.Ring{nil, ring(t)} {
 		object, entries, data := build(t, key)
 		x, err := Verify(ref, key, object)
 		if err != nil {
@@ -66,7 +77,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%d bytes for 20 blocks that cannot be compressed", len(object))
 		}
 		if key != nil {
-			for _, other := range [][]byte{nil, bytes.Repeat([]byte{2}, 32)} {
+			for _, other := range []*keyring.Ring{nil, ring(t)} {
 				if _, err := Verify(ref, other, object); err == nil {
 					t.Error("decrypted with another key")
 				}
@@ -85,7 +96,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestEveryFlippedBitIsNoticed(t *testing.T) {
-	for _, key := range [][]byte{nil, bytes.Repeat([]byte{1}, 32)} {
+	for _, key := range []*keyring.Ring{nil, ring(t)} {
 		object, _, _ := build(t, key)
 		rng := rand.New(rand.NewPCG(1, 1))
 		for i := range 1500 {
@@ -110,8 +121,26 @@ func TestEveryFlippedBitIsNoticed(t *testing.T) {
 }
 
 func TestFenceVerifies(t *testing.T) {
-	if x, err := Verify(ref, nil, Fence(ref)); err != nil || !x.Fence {
-		t.Fatalf("%+v %v", x, err)
+	for _, keys := range []*keyring.Ring{nil, ring(t)} {
+		if x, err := Verify(ref, keys, Fence(ref)); err != nil || !x.Fence {
+			t.Fatalf("%+v %v", x, err)
+		}
+	}
+}
+
+// TestPlainSegmentIsRefused puts a plain segment where an encrypted one is expected, and one of another volume, for
+// which there is no key.
+func TestPlainSegmentIsRefused(t *testing.T) {
+	object, _, _ := build(t, nil)
+	if _, err := Verify(ref, ring(t), object); !errs.Is(err, errs.Corrupt) || !strings.Contains(err.Error(), "is not encrypted") {
+		t.Errorf("plain: %v", err)
+	}
+	other, err := keyring.New(name.Volume{8}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(ref, other, object); !errs.Is(err, errs.Corrupt) {
+		t.Errorf("without a key of its volume: %v", err)
 	}
 }
 

@@ -124,11 +124,8 @@ func (s *State) Open(ctx context.Context, st store.Store, spec Spec) (*Disk, err
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case v.Encrypted && spec.Key == nil:
-		return nil, errs.New(errs.FailedPrecondition, "volume %s is encrypted", v.Label()).WithHint("give its key with --key-file")
-	case !v.Encrypted && spec.Key != nil:
-		return nil, errs.New(errs.FailedPrecondition, "volume %s is not encrypted, and a key was given", v.Label()).WithHint("leave out --key-file")
+	if err := CheckKey(v, spec.Key); err != nil {
+		return nil, err
 	}
 	if err := s.bind(v, spec.Store); err != nil {
 		return nil, err
@@ -339,6 +336,18 @@ func WriteJSON(path string, v any) error {
 	return errs.Wrap(err, "write %s", path)
 }
 
+// CheckKey reports a key that is missing, or given without need. Whether it is the
+// right one, only the opening of the volume tells.
+func CheckKey(v *catalog.Volume, key []byte) error {
+	switch {
+	case v.Encrypted && key == nil:
+		return errs.New(errs.FailedPrecondition, "volume %s is encrypted", v.Label()).WithHint("give its key with --key-file")
+	case !v.Encrypted && key != nil:
+		return errs.New(errs.FailedPrecondition, "volume %s is not encrypted, and a key was given", v.Label()).WithHint("leave out --key-file")
+	}
+	return nil
+}
+
 // ReadKey reads a key of 32 bytes, as they are or as 64 hexadecimal digits.
 func ReadKey(path string) ([]byte, error) {
 	if path == "" {
@@ -360,17 +369,10 @@ func ReadKey(path string) ([]byte, error) {
 	return nil, errs.New(errs.InvalidArgument, "%s holds no key: it must have 32 bytes, or 64 hexadecimal digits", path)
 }
 
-// NewKey makes a key and writes it to a file that does not exist yet.
+// NewKey makes a key and writes it, durably, to a file that does not exist yet.
 func NewKey(path string) ([]byte, error) {
 	key := make([]byte, 32)
 	rand.Read(key)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, errs.Wrap(err, "make the key file")
-	}
-	_, err = f.WriteString(hex.EncodeToString(key) + "\n")
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, errs.Wrap(err, "make the key file")
-	}
-	return key, nil
+	err := atomicfile.Write(path, []byte(hex.EncodeToString(key)+"\n"), 0o600, atomicfile.NoReplace)
+	return key, errs.Wrap(err, "make the key file")
 }

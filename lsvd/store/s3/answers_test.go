@@ -426,9 +426,7 @@ func TestPrivateCA(t *testing.T) {
 
 func TestBadCredentialsAreExplained(t *testing.T) {
 	_, server := newFake(t)
-	for _, v := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"} {
-		t.Setenv(v, "")
-	}
+	noCredentials(t)
 	good := config(t, server)
 	for name, change := range map[string]func(*s3.Config){
 		"none":             func(c *s3.Config) { c.Credentials = "" },
@@ -436,6 +434,7 @@ func TestBadCredentialsAreExplained(t *testing.T) {
 		"no section":       func(c *s3.Config) { c.Profile = "nobody" },
 		"half a section":   func(c *s3.Config) { c.Profile = "other" },
 		"not of that form": func(c *s3.Config) { os.WriteFile(c.Credentials, []byte("hush"), 0o600) },
+		"no profile":       func(c *s3.Config) { c.Credentials, c.Profile = "", "nobody" },
 	} {
 		c := good
 		if c.Credentials != "" {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/smithy-go/logging"
 
 	"miren.dev/runtime/pkg/errs"
 )
@@ -16,28 +18,50 @@ import (
 // reread is how long credentials of a file are used before it is read again.
 const reread = time.Minute
 
-// credentials returns those of a file, or of the environment if file is "".
-// They are read once to report what is wrong with them.
-func credentials(file, profile string) (aws.CredentialsProvider, error) {
-	read := fromEnvironment
-	if file != "" {
-		profile = first(profile, os.Getenv("AWS_PROFILE"), "default")
-		read = func() (aws.Credentials, error) { return fromFile(file, profile) }
+// chainTimeout bounds the first search for credentials: without any, the SDK
+// asks last for those of an instance, and where there is no such service it
+// waits for an answer.
+const chainTimeout = 10 * time.Second
+
+// credentials returns those of a file, or without one those that the SDK's
+// chain finds. They are read once to report what is wrong with them. region is
+// that of the chain's configuration, "" if it has none.
+func credentials(ctx context.Context, file, profile, region string) (p aws.CredentialsProvider, configured string, err error) {
+	if file == "" {
+		return fromChain(ctx, profile, region)
 	}
-	if _, err := read(); err != nil {
-		return nil, err
+	profile = first(profile, os.Getenv("AWS_PROFILE"), "default")
+	read := func(context.Context) (aws.Credentials, error) { return fromFile(file, profile) }
+	if _, err := read(ctx); err != nil {
+		return nil, "", err
 	}
-	return aws.NewCredentialsCache(aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return read() })), nil
+	return aws.NewCredentialsCache(aws.CredentialsProviderFunc(read)), "", nil
 }
 
-func fromEnvironment() (aws.Credentials, error) {
-	c := aws.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY"),
+// fromChain returns the first credentials of the SDK's chain: of the
+// environment; of a profile in ~/.aws/config and ~/.aws/credentials, which may
+// name a role, a login or a program; of a web identity (AWS_ROLE_ARN and
+// AWS_WEB_IDENTITY_TOKEN_FILE); of the container; of the instance. Those that
+// expire are renewed.
+func fromChain(ctx context.Context, profile, region string) (p aws.CredentialsProvider, configured string, err error) {
+	env := aws.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY"),
 		SessionToken: os.Getenv("AWS_SESSION_TOKEN"), Source: "environment"}
-	if !c.HasKeys() {
-		return c, errs.New(errs.FailedPrecondition, "there are no credentials").
-			WithHint("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a file with credentials=FILE")
+	if profile == "" && env.HasKeys() { // the first of the chain; files of a profile need not be sound
+		return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return env, nil }), "", nil
 	}
-	return c, nil
+	ctx, cancel := context.WithTimeout(ctx, chainTimeout)
+	defer cancel()
+	// Requests to the store are not repeated (package comment), those for credentials are.
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(region), config.WithSharedConfigProfile(profile), config.WithLogger(logging.Nop{}))
+	if err != nil {
+		return nil, "", errs.New(errs.FailedPrecondition, "read the configuration of the AWS SDK: %w", err).
+			WithHint("correct ~/.aws/config, or name a file with credentials=FILE")
+	}
+	if _, err := cfg.Credentials.Retrieve(ctx); err != nil {
+		return nil, "", errs.New(errs.FailedPrecondition, "there are no credentials: %w", err).
+			WithHint("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a file with credentials=FILE or a profile of ~/.aws/config with profile=NAME, or give the machine a role")
+	}
+	return cfg.Credentials, cfg.Region, nil
 }
 
 // fromFile reads one section of a file like ~/.aws/credentials. Errors name

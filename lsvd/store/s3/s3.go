@@ -40,8 +40,8 @@
 // conditional headers are fields of its requests, retries can be taken out, it
 // asks nothing by itself (minio-go looks up the bucket's region), and it does
 // not invent codes: minio-go makes NoSuchKey of any 404, so that a wrong proxy
-// looks like an empty store. Only its S3 client is linked, not its
-// configuration loader.
+// looks like an empty store. Its configuration loader is used for credentials
+// only, where neither a file nor the environment has them.
 package s3
 
 import (
@@ -78,15 +78,16 @@ type Config struct {
 	// loopback addresses, or if PlainHTTP allows it.
 	Endpoint  string
 	PlainHTTP bool
-	Region    string // default: AWS_REGION, AWS_DEFAULT_REGION, else us-east-1
+	Region    string // default: AWS_REGION, AWS_DEFAULT_REGION, that of the profile, else us-east-1
 	PathStyle bool   // the bucket is in the path, not in the host name
 	CA        string // file of certificates (PEM) to trust besides the system's
 
-	// Credentials is a file in the format of ~/.aws/credentials; default:
-	// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. It is read
-	// again from time to time, so the keys in it may be changed.
+	// Credentials is a file in the format of ~/.aws/credentials. It is read
+	// again from time to time, so the keys in it may be changed. Default: the
+	// SDK's chain, from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to the role
+	// of the instance.
 	Credentials string
-	Profile     string // section of that file; default AWS_PROFILE, else default
+	Profile     string // section of that file, or profile of ~/.aws/config; default AWS_PROFILE, else default
 
 	Timeout time.Duration // of one request, plus 1 s for each 256 KiB; default 30 s
 }
@@ -107,7 +108,7 @@ var _ store.Store = (*Store)(nil)
 // Open returns the store in a bucket, after it has checked that the bucket is
 // there, may be used, and is of a server that honours conditional writes.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	s, err := connect(c)
+	s, err := connect(ctx, c)
 	if err != nil {
 		return nil, errs.Wrap(err, "open S3 bucket %q", c.Bucket)
 	}
@@ -136,9 +137,6 @@ func (c *Config) Check() error {
 		return errs.New(errs.InvalidArgument, "%q is not a prefix: it has up to %d bytes, in parts of letters, digits, '.', '_' and '-' "+
 			"that are separated by single slashes and do not begin with a dot", c.Prefix, maxPrefix)
 	}
-	if c.Profile != "" && c.Credentials == "" {
-		return errs.New(errs.InvalidArgument, "profile %q needs a credentials file", c.Profile)
-	}
 	return checkEndpoint(c.endpoint(), c.PlainHTTP)
 }
 
@@ -146,8 +144,9 @@ func (c *Config) endpoint() string {
 	return first(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"))
 }
 
-// connect makes the client; it sends nothing.
-func connect(c Config) (*Store, error) {
+// connect makes the client. It sends nothing to the store; credentials may come
+// from another service.
+func connect(ctx context.Context, c Config) (*Store, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
@@ -162,12 +161,13 @@ func connect(c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	creds, err := credentials(c.Credentials, c.Profile)
+	region := first(c.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
+	creds, configured, err := credentials(ctx, c.Credentials, c.Profile, region)
 	if err != nil {
 		return nil, err
 	}
 	o := s3.Options{
-		Region:       first(c.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), "us-east-1"),
+		Region:       first(region, configured, "us-east-1"),
 		Credentials:  creds,
 		HTTPClient:   client,
 		UsePathStyle: c.PathStyle,
