@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/readcache"
+	"miren.dev/runtime/lsvd/internal/reclaim"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -63,6 +64,9 @@ type Device struct {
 	heldSince       time.Time
 	lastMaintenance time.Time  // when something was published or collected last
 	garbage         []name.Ref // dropped from the manifest, maybe not yet deleted
+	others          *reclaim.Usage
+	othersAt        time.Time
+	snapped         map[name.Kind]uint64 // objects of this epoch below these numbers may be in a snapshot
 
 	mu     sync.RWMutex
 	active *cut

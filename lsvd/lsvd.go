@@ -102,7 +102,8 @@
 // was when they were made, until a single volume names it.
 // Objects are deleted after a manifest without them is durable, readers have left
 // their epoch, and no other manifest in the store names them. Snapshots and clones
-// are nothing but manifests.
+// are nothing but manifests. A clone is marked beside the volumes whose objects it
+// names, so that its manifest is found without a listing of all volumes.
 //
 // # Lock order
 //

@@ -49,9 +49,12 @@ func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err e
 			return 0, 0, err
 		}
 		r, ok := name.ParseKey(i.Key)
-		if ok && !before.Refs[r] && before.idle(r, i.Size) {
+		if ok && !before.Names(r) && before.idle(r, i.Size) {
 			found = append(found, candidate{r, i.Size})
 		}
+	}
+	if err := before.sweepMarks(ctx, st); err != nil {
+		return 0, 0, err
 	}
 	for len(found) > 0 {
 		left, n, size, err := sweepSome(ctx, st, found)
@@ -86,7 +89,7 @@ func sweepSome(ctx context.Context, st store.Store, found []candidate) (left []c
 		if time.Since(began) > sweepTime {
 			return found[i:], objects, bytes, nil
 		}
-		if after.Refs[c.ref] || !after.idle(c.ref, c.size) {
+		if after.Names(c.ref) || !after.idle(c.ref, c.size) {
 			continue
 		}
 		if err := st.Delete(ctx, c.ref.Key()); err != nil {
