@@ -67,6 +67,7 @@ type Daemon struct {
 	ready  chan struct{}
 	cache  *lsvd.DiskCache // nil: none
 	space  *lsvd.LogSpace  // nil: no bound
+	stores stores
 
 	mu      sync.Mutex
 	ctx     context.Context // ends when the daemon stops; nil before Run
@@ -214,10 +215,11 @@ type Request struct {
 // Attach opens a disk and serves it. One that is attached already gets the
 // further places to listen. It returns when the disk can be used.
 func (d *Daemon) Attach(ctx context.Context, r Request) (Info, error) {
-	st, url, err := host.OpenStore(ctx, r.Store)
+	st, url, release, err := d.stores.use(ctx, r.Store)
 	if err != nil {
 		return Info{}, err
 	}
+	defer release()
 	v, err := catalog.Find(ctx, st, r.Volume)
 	if err != nil {
 		return Info{}, err

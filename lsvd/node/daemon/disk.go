@@ -69,6 +69,7 @@ type disk struct {
 	err    error
 	since  time.Time
 	dev    *host.Disk
+	leave  func() // gives back the store of dev
 	counts map[string]*metrics.Disk
 	store  *metrics.Store
 	fronts []*front
@@ -145,11 +146,11 @@ func (x *disk) device() (*host.Disk, error) {
 // there before this daemon is left as it was. The caller holds x.op.
 func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss bool) error {
 	s := x.view()
-	st, _, err := host.OpenStore(ctx, s.Store)
+	key, err := host.ReadKey(s.KeyFile)
 	if err != nil {
 		return err
 	}
-	key, err := host.ReadKey(s.KeyFile)
+	st, _, release, err := d.stores.use(ctx, s.Store)
 	if err != nil {
 		return err
 	}
@@ -161,9 +162,11 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 	dev, err := d.cfg.State.Open(ctx, st, host.Spec{Store: s.Store, Volume: s.ID, Key: key, TakeOver: takeOver, AcceptLoss: acceptLoss,
 		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, LogSpace: d.space, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
 	if err != nil {
+		release()
 		return err
 	}
 	x.mu.Lock()
+	x.leave = release
 	x.dev, x.store, x.counts, x.since = dev, counts, map[string]*metrics.Disk{}, time.Now()
 	x.mu.Unlock()
 	err = d.saveSpec(x.id, s)
@@ -367,6 +370,7 @@ func (x *disk) stop(ctx context.Context) error {
 	var err error
 	if dev != nil {
 		err = dev.Close(ctx)
+		x.leave()
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
