@@ -89,6 +89,8 @@ type Device struct {
 	space   chan struct{} // closed and replaced when unsent falls
 	closed  bool
 	failed  error
+	failing chan struct{} // closed when failed is set
+	last    uint64        // sequence number of the newest change
 	logFull bool // the log had no room at the last attempt to write
 
 	confirmed time.Time // when the store showed last that the volume is the device's; see owner.go
@@ -200,6 +202,9 @@ func (d *Device) Owner() string { return hex.EncodeToString(d.owner[:]) }
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.failed == nil {
+		close(d.failing)
+	}
 	if d.failed == nil || errs.Is(err, errs.Conflict) && !errs.Is(d.failed, errs.Conflict) {
 		d.failed = err
 		d.updateWritable()
@@ -243,6 +248,17 @@ func (d *Device) failure() error {
 // Err is why the disk has failed for good, or nil. It does not recover: what
 // can be done is to close it and open it again.
 func (d *Device) Err() error { return d.failure() }
+
+// Failed is closed when the disk fails for good.
+func (d *Device) Failed() <-chan struct{} { return d.failing }
+
+// Last is the sequence number of the newest change. After an Open whose
+// Recovery.Last is not lower, nothing that was acknowledged before is lost.
+func (d *Device) Last() uint64 {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.last
+}
 
 // Flush makes all writes acknowledged before it survive a power loss.
 func (d *Device) Flush(ctx context.Context) error {

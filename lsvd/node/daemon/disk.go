@@ -61,7 +61,8 @@ type Info struct {
 type disk struct {
 	id   lsvd.ID
 	op   sync.Mutex
-	gone bool // under op: no longer in the daemon
+	gone bool   // under op: no longer in the daemon
+	kept uint64 // under op: the disk has failed with this as its newest change, which must not be lost
 
 	mu     sync.Mutex
 	spec   Spec
@@ -69,7 +70,7 @@ type disk struct {
 	err    error
 	since  time.Time
 	dev    *host.Disk
-	leave  func() // gives back the store of dev
+	leave  func() // ends the watch of dev and gives back its store
 	counts map[string]*metrics.Disk
 	store  *metrics.Store
 	fronts []*front
@@ -165,6 +166,13 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		release()
 		return err
 	}
+	if err := x.keep(ctx, dev, acceptLoss); err != nil {
+		if cerr := dev.Close(ctx); cerr != nil {
+			d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.label(), "error", cerr)
+		}
+		release()
+		return err
+	}
 	x.mu.Lock()
 	x.leave = release
 	x.dev, x.store, x.counts, x.since = dev, counts, map[string]*metrics.Disk{}, time.Now()
@@ -195,6 +203,7 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		return err
 	}
 	x.set(Open, nil)
+	d.watch(x, dev)
 	return nil
 }
 
