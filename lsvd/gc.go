@@ -144,9 +144,11 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		if err != nil {
 			return 0, 0, err
 		}
+		first := len(moves)
 		if moves, err = d.appendLive(ctx, v, x.Entries, moves); err != nil {
 			return 0, 0, err
 		}
+		d.correctLive(v, moves[first:])
 	}
 	for _, m := range moves {
 		moved += m.n
@@ -224,6 +226,19 @@ func (d *Device) appendLive(ctx context.Context, v *seg, entries []segment.Entry
 		}
 	}
 	return moves, nil
+}
+
+// correctLive takes blocks off the live ones of a segment that the map does not have:
+// its page was lost. Else GC would pick the segment for ever. moves are all that the
+// map has of it. The caller holds pub.
+func (d *Device) correctLive(v *seg, moves []move) {
+	found := uint64(0)
+	for _, m := range moves {
+		found += m.n
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v.live = min(v.live, found)
 }
 
 // quarantine makes GC leave a damaged segment alone.
