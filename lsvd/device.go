@@ -80,6 +80,7 @@ type Device struct {
 	lostMaps   map[name.Ref]bool
 	uncounted  bool  // live blocks of segments are not to be trusted
 	loaded     int64 // about what leaves of base take
+	mapLimit   int64 // bound of it
 	pins       int   // callers of pin without unpin
 	faults     singleflight.Group
 	pageLoads  pageLoads
@@ -91,7 +92,7 @@ type Device struct {
 	failed  error
 	failing chan struct{} // closed when failed is set
 	last    uint64        // sequence number of the newest change
-	logFull bool // the log had no room at the last attempt to write
+	logFull bool          // the log had no room at the last attempt to write
 
 	confirmed time.Time // when the store showed last that the volume is the device's; see owner.go
 
@@ -307,6 +308,7 @@ func (d *Device) Close(ctx context.Context) error {
 	if err == nil {
 		err = d.retryWhile(ctx, d.failure, func() error { return d.drain(ctx, true) })
 	}
+	d.opts.Memory.leave(d)
 	d.waitForReaders()
 	d.cache.Close()
 	d.wal.Close()

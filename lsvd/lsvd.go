@@ -163,6 +163,9 @@ type Options struct {
 	// Writes wait while it is used up.
 	LogSpace *LogSpace
 
+	// Memory, if set, bounds CacheBytes and MapBytes together with those of other disks.
+	Memory *Memory
+
 	// ReadTimeout is how long a read waits for a store that does not answer
 	// before it fails; default 10 minutes: file systems and databases take a
 	// delay better than an error.

@@ -73,6 +73,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}), failing: make(chan struct{}),
 		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: readcache.New(st, readcache.Config{Key: opts.Key, Bytes: opts.CacheBytes, Disk: opts.DiskCache.cache(), Manual: opts.manual}),
 	}
+	d.mapLimit = opts.MapBytes
 	d.plain = opts.Compression == CompressNone || opts.Compression == CompressRemote && d.cache.Local()
 	d.base.Dropped = d.dropped
 	d.recent = d.newRecent()
@@ -100,6 +101,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	d.last = rec.Last
 	d.updateWritable()
 	d.mu.Unlock()
+	opts.Memory.join(d)
 	return d, rec, nil
 }
 

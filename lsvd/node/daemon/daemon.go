@@ -58,6 +58,9 @@ type Config struct {
 	// LogSpaceBytes bounds the local logs of all open disks together; 0: not
 	// at all. See [lsvd.LogSpace].
 	LogSpaceBytes int64
+	// MemoryBytes bounds what all open disks together keep in memory to be read
+	// again; 0: not at all. See [lsvd.Memory].
+	MemoryBytes int64
 }
 
 // Daemon keeps disks open.
@@ -67,6 +70,7 @@ type Daemon struct {
 	ready  chan struct{}
 	cache  *lsvd.DiskCache // nil: none
 	space  *lsvd.LogSpace  // nil: no bound
+	memory *lsvd.Memory    // nil: no bound
 	stores stores
 
 	mu      sync.Mutex
@@ -93,6 +97,9 @@ func New(cfg Config) (*Daemon, error) {
 	d := &Daemon{cfg: cfg, logger: cfg.Logger, ready: make(chan struct{}), disks: map[lsvd.ID]*disk{}}
 	if cfg.LogSpaceBytes > 0 {
 		d.space = lsvd.NewLogSpace(cfg.LogSpaceBytes)
+	}
+	if cfg.MemoryBytes > 0 {
+		d.memory = lsvd.NewMemory(cfg.MemoryBytes)
 	}
 	return d, nil
 }

@@ -161,7 +161,7 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		cache = nil // it keeps data as it is, also after the volume is detached
 	}
 	dev, err := d.cfg.State.Open(ctx, st, host.Spec{Store: s.Store, Volume: s.ID, Key: key, TakeOver: takeOver, AcceptLoss: acceptLoss,
-		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, LogSpace: d.space, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
+		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, LogSpace: d.space, Memory: d.memory, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
 	if err != nil {
 		release()
 		return err
