@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"golang.org/x/sync/singleflight"
-
 	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
 )
@@ -14,15 +12,16 @@ import (
 // one asks the server whether it keeps the contract, which is needed once and not for
 // each disk.
 type stores struct {
-	opening singleflight.Group
-
 	mu   sync.Mutex
 	open map[string]*openStore
 }
 
 type openStore struct {
+	users int           // with those that wait until it is open; under stores.mu
+	ended chan struct{} // closed when st or err is set
+	stop  context.CancelFunc
 	st    store.Store
-	users int
+	err   error
 }
 
 // use returns a store and its canonical URL. The caller calls release when it no
@@ -32,60 +31,59 @@ func (s *stores) use(ctx context.Context, rawURL string) (st store.Store, url st
 	if err != nil {
 		return nil, "", nil, err
 	}
-	for {
-		if st := s.take(url); st != nil {
-			return st, url, sync.OnceFunc(func() { s.give(url) }), nil
-		}
-		// All that wait share an attempt, which does not end with the first one's context.
-		done := s.opening.DoChan(url, func() (any, error) {
-			if s.has(url) {
-				return nil, nil // since the caller has looked
-			}
-			st, _, err := host.OpenStore(context.WithoutCancel(ctx), url)
-			if err != nil {
-				return nil, err
-			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.open == nil {
-				s.open = map[string]*openStore{}
-			}
-			s.open[url] = &openStore{st: st}
-			return nil, nil
-		})
-		select {
-		case r := <-done:
-			if r.Err != nil {
-				return nil, "", nil, r.Err
-			}
-		case <-ctx.Done():
-			return nil, "", nil, ctx.Err()
-		}
-	}
-}
-
-func (s *stores) has(url string) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open[url] != nil
-}
-
-func (s *stores) take(url string) store.Store {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	o := s.open[url]
 	if o == nil {
-		return nil
+		o = &openStore{ended: make(chan struct{})}
+		// It does not end with the first of those that wait for it, but with the last.
+		octx, stop := context.WithCancel(context.WithoutCancel(ctx))
+		o.stop = stop
+		if s.open == nil {
+			s.open = map[string]*openStore{}
+		}
+		s.open[url] = o
+		go func() {
+			defer close(o.ended)
+			if o.st, _, o.err = host.OpenStore(octx, url); o.err != nil {
+				s.forget(url, o)
+			}
+		}()
 	}
 	o.users++
-	return o.st
+	s.mu.Unlock()
+	release = sync.OnceFunc(func() { s.give(url, o) })
+	select {
+	case <-o.ended:
+		err = o.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		release()
+		return nil, "", nil, err
+	}
+	return o.st, url, release, nil
 }
 
-func (s *stores) give(url string) {
+func (s *stores) give(url string, o *openStore) {
+	s.mu.Lock()
+	o.users--
+	last := o.users == 0
+	if last && s.open[url] == o {
+		delete(s.open, url)
+	}
+	s.mu.Unlock()
+	if last {
+		o.stop()
+		<-o.ended
+	}
+}
+
+// forget has the next caller of use open the store anew.
+func (s *stores) forget(url string, o *openStore) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.open[url]
-	if o.users--; o.users == 0 {
+	if s.open[url] == o {
 		delete(s.open, url)
 	}
 }
