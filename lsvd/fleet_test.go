@@ -114,3 +114,37 @@ func TestRequestsAmongOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestCleanOpeningsLeaveNothing opens and closes a volume many times: the objects that
+// the next opening lists do not become more.
+func TestCleanOpeningsLeaveNothing(t *testing.T) {
+	st, id, fs := &store.Mem{}, ID{1}, vfs.NewSim()
+	if err := Create(t.Context(), st, id, 1<<20, nil); err != nil {
+		t.Fatal(err)
+	}
+	objects := func() (n int) {
+		for range st.List(t.Context(), "") {
+			n++
+		}
+		return n
+	}
+	before := 0
+	for i := range 20 {
+		d, _, err := Open(t.Context(), st, fs, id, Options{manual: true})
+		if err == nil && i == 0 {
+			err = d.WriteAt(t.Context(), blockOf(0, 1), 0, 0)
+		}
+		if err == nil {
+			err = d.Close(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			before = objects()
+		}
+	}
+	if n := objects(); n > before {
+		t.Errorf("%d objects became %d", before, n)
+	}
+}

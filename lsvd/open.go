@@ -190,7 +190,9 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 }
 
 // adoptChain adopts the segments after the manifest and ends the chain with
-// a fence, so that its owner cannot add to it.
+// a fence, so that its owner cannot add to it. An owner that has closed the volume
+// clean needs none: it adds nothing. So the fences are as many as the openings without
+// a close before.
 func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
 	if epoch == 0 {
 		return nil // never opened
@@ -211,6 +213,9 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 		if len(l.Segments) == 0 {
 			if err := d.lostAfter(ctx, l.End, found, rec); err != nil {
 				return err
+			}
+			if d.man.Clean {
+				return nil
 			}
 			if _, err := d.st.Create(ctx, l.End.Key(), segment.Fence(l.End)); err == nil {
 				return nil
