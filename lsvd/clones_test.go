@@ -263,7 +263,7 @@ func TestSweepDeletesMarks(t *testing.T) {
 		}
 	}
 	// A clone whose mark may be deleted at any time does not come to be.
-	old = mark(lateID, 25*time.Hour)
+	mark(lateID, 25*time.Hour)
 	if err := Clone(t.Context(), f.st, originID, "s", lateID); !errs.Is(err, errs.Unavailable) {
 		t.Errorf("a clone with an old mark: %v", err)
 	}

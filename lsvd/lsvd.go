@@ -64,9 +64,10 @@
 // checkpoint of the base map, not for every cut. Segments after it are found
 // by probing the chain: numbers without gaps under the epoch of the writer.
 // To open a volume is to claim the next epoch in the manifest, to adopt the
-// chain and to put a fence where its next segment would be. An earlier owner
-// that is still alive runs into the fence with its next cut and fails for
-// good: one chain never has two writers. An owner that has nothing to send reads
+// chain and, unless the volume was closed clean, to put a fence where its next
+// segment would be. An earlier owner that is still alive runs into the fence with
+// its next cut and fails for good: one chain never has two writers. An owner that
+// has nothing to send reads
 // the manifest now and then, so that it does not serve stale data for ever.
 //
 // Recovery is manifest, chain, local log. The log belongs to the epoch that
