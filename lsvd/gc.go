@@ -405,7 +405,7 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 	for len(d.garbage) > 0 {
 		r := d.garbage[0]
 		// What others made is theirs to delete, or Sweep's.
-		if r.Volume == d.vol && !u.Names(r) && (d.unshared(r) || !u.MayName(r)) {
+		if r.Volume == d.vol && !u.Refs[r] && (d.unshared(r) || !u.MayName(r)) {
 			if err := d.st.Delete(ctx, r.Key()); err != nil {
 				return err
 			}

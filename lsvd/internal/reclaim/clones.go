@@ -197,7 +197,7 @@ func (u *Usage) sweepMarks(ctx context.Context, st store.Store) error {
 			return err
 		}
 		_, clone, ok := name.ParseClone(i.Key)
-		if !ok || u.present[clone] {
+		if !ok || u.named[clone] {
 			continue
 		}
 		at, err := markedAt(ctx, st, i.Key)

@@ -49,7 +49,7 @@ func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err e
 			return 0, 0, err
 		}
 		r, ok := name.ParseKey(i.Key)
-		if ok && !before.Names(r) && before.idle(r, i.Size) {
+		if ok && !before.Refs[r] && before.idle(r, i.Size) {
 			found = append(found, candidate{r, i.Size})
 		}
 	}
@@ -89,7 +89,7 @@ func sweepSome(ctx context.Context, st store.Store, found []candidate) (left []c
 		if time.Since(began) > sweepTime {
 			return found[i:], objects, bytes, nil
 		}
-		if after.Names(c.ref) || !after.idle(c.ref, c.size) {
+		if after.Refs[c.ref] || !after.idle(c.ref, c.size) {
 			continue
 		}
 		if err := st.Delete(ctx, c.ref.Key()); err != nil {

@@ -14,21 +14,20 @@ import (
 // Usage is what manifests in a store name.
 type Usage struct {
 	volumes map[name.Volume]*manifest.Manifest
-	present map[name.Volume]bool // volumes with a manifest, of a snapshot perhaps
-	refs    map[name.Ref]bool
+	named   map[name.Volume]bool // volumes with any manifest, be it of a snapshot
 	whole   map[name.Volume]bool // volumes with too many users to read
+	// Refs are the objects that they name.
+	Refs map[name.Ref]bool
 }
 
 // NewUsage returns an empty usage.
 func NewUsage() *Usage {
-	return &Usage{volumes: map[name.Volume]*manifest.Manifest{}, present: map[name.Volume]bool{}, refs: map[name.Ref]bool{}, whole: map[name.Volume]bool{}}
+	return &Usage{volumes: map[name.Volume]*manifest.Manifest{}, named: map[name.Volume]bool{}, whole: map[name.Volume]bool{}, Refs: map[name.Ref]bool{}}
 }
 
-// Names reports whether a manifest names the object.
-func (u *Usage) Names(r name.Ref) bool { return u.refs[r] }
-
-// MayName is Names, and true for all objects of volumes with too many users to read.
-func (u *Usage) MayName(r name.Ref) bool { return u.refs[r] || u.whole[r.Volume] }
+// MayName reports whether a manifest names the object, or its volume has too many
+// users to read.
+func (u *Usage) MayName(r name.Ref) bool { return u.Refs[r] || u.whole[r.Volume] }
 
 // ReadUsage lists the manifests at most maxListings times, until quietListings
 // listings in a row had the keys of the one before.
@@ -84,11 +83,11 @@ func ReadUsage(ctx context.Context, st store.Store) (*Usage, error) {
 
 // Add adds what another manifest names.
 func (u *Usage) Add(m *manifest.Manifest) {
-	u.present[m.Volume] = true
+	u.named[m.Volume] = true
 	if !m.Snapshot {
 		u.volumes[m.Volume] = m
 	}
-	each(m, func(r name.Ref) { u.refs[r] = true })
+	each(m, func(r name.Ref) { u.Refs[r] = true })
 }
 
 // each calls f with every object that m names.
