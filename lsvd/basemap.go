@@ -47,8 +47,8 @@ func (d *Device) dropped(num, blocks uint64) {
 
 // evictIfOver drops leaves if there are too many. The caller holds mu.
 func (d *Device) evictIfOver() {
-	if d.pins == 0 && d.loaded > d.opts.MapBytes {
-		d.loaded = d.base.Evict(false, d.opts.MapBytes/2)
+	if d.pins == 0 && d.loaded > d.mapLimit {
+		d.loaded = d.base.Evict(false, d.mapLimit/2)
 	}
 }
 
@@ -197,7 +197,7 @@ func (d *Device) evict(idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.pins == 0 {
-		d.loaded = d.base.Evict(idle, d.opts.MapBytes)
+		d.loaded = d.base.Evict(idle, d.mapLimit)
 	}
 }
 

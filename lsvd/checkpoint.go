@@ -213,6 +213,6 @@ func (d *Device) settle(own mapObject, placed []leafPage) {
 			delete(d.objects, i)
 		}
 	}
-	d.loaded = d.base.Evict(false, d.opts.MapBytes)
+	d.loaded = d.base.Evict(false, d.mapLimit)
 	d.mu.Unlock()
 }

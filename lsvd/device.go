@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/readcache"
+	"miren.dev/runtime/lsvd/internal/reclaim"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -65,6 +66,9 @@ type Device struct {
 	heldSince       time.Time
 	lastMaintenance time.Time  // when something was published or collected last
 	garbage         []name.Ref // dropped from the manifest, maybe not yet deleted
+	others          *reclaim.Usage
+	othersAt        time.Time
+	snapped         map[name.Kind]uint64 // objects of this epoch below these numbers may be in a snapshot
 
 	mu     sync.RWMutex
 	active *cut
@@ -78,6 +82,7 @@ type Device struct {
 	lostMaps   map[name.Ref]bool
 	uncounted  bool  // live blocks of segments are not to be trusted
 	loaded     int64 // about what leaves of base take
+	mapLimit   int64 // bound of it
 	pins       int   // callers of pin without unpin
 	faults     singleflight.Group
 	pageLoads  pageLoads
@@ -87,7 +92,9 @@ type Device struct {
 	space   chan struct{} // closed and replaced when unsent falls
 	closed  bool
 	failed  error
-	logFull bool // the log had no room at the last attempt to write
+	failing chan struct{} // closed when failed is set
+	last    uint64        // sequence number of the newest change
+	logFull bool          // the log had no room at the last attempt to write
 
 	confirmed time.Time // when the store showed last that the volume is the device's; see owner.go
 
@@ -198,6 +205,9 @@ func (d *Device) Owner() string { return hex.EncodeToString(d.owner[:]) }
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.failed == nil {
+		close(d.failing)
+	}
 	if d.failed == nil || errs.Is(err, errs.Conflict) && !errs.Is(d.failed, errs.Conflict) {
 		d.failed = err
 		d.updateWritable()
@@ -241,6 +251,17 @@ func (d *Device) failure() error {
 // Err is why the disk has failed for good, or nil. It does not recover: what
 // can be done is to close it and open it again.
 func (d *Device) Err() error { return d.failure() }
+
+// Failed is closed when the disk fails for good.
+func (d *Device) Failed() <-chan struct{} { return d.failing }
+
+// Last is the sequence number of the newest change. After an Open whose
+// Recovery.Last is not lower, nothing that was acknowledged before is lost.
+func (d *Device) Last() uint64 {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.last
+}
 
 // Flush makes all writes acknowledged before it survive a power loss.
 func (d *Device) Flush(ctx context.Context) error {
@@ -289,6 +310,7 @@ func (d *Device) Close(ctx context.Context) error {
 	if err == nil {
 		err = d.retryWhile(ctx, d.failure, func() error { return d.drain(ctx, true) })
 	}
+	d.opts.Memory.leave(d)
 	d.waitForReaders()
 	d.cache.Close()
 	d.wal.Close()

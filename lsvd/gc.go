@@ -44,6 +44,7 @@ func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 		return 0, err
 	}
 	defer d.pub.unlock()
+	d.others = nil
 	total := 0
 	for round := 1; ; round++ {
 		var n int
@@ -115,16 +116,16 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 	if err := d.merge(ctx); err != nil {
 		return 0, 0, err
 	}
-	if len(d.victims(ratio, blocks, nil)) == 0 {
+	if len(d.victims(ratio, blocks, reclaim.NewUsage())) == 0 {
 		return 0, 0, nil
 	}
 	// What others name too stays: moving it would free nothing, and store the
 	// same twice.
-	others, err := reclaim.ReadUsage(ctx, d.st, name.Manifest(d.vol))
+	others, err := d.readOthers(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	victims := d.victims(ratio, blocks, others.Refs)
+	victims := d.victims(ratio, blocks, others)
 	if len(victims) == 0 {
 		d.heldAt, d.heldSince = d.man.Revision, d.opts.Now()
 		return 0, 0, nil
@@ -143,9 +144,11 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		if err != nil {
 			return 0, 0, err
 		}
+		first := len(moves)
 		if moves, err = d.appendLive(ctx, v, x.Entries, moves); err != nil {
 			return 0, 0, err
 		}
+		d.correctLive(v, moves[first:])
 	}
 	for _, m := range moves {
 		moved += m.n
@@ -156,6 +159,40 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		}
 	}
 	return len(victims), moved, nil
+}
+
+// readOthers returns what other manifests name of the segments in the table, as of
+// heldPause ago at most. It asks about volumes whose segments others may name. The
+// caller holds pub.
+func (d *Device) readOthers(ctx context.Context) (*reclaim.Usage, error) {
+	if d.others != nil && d.opts.Now().Sub(d.othersAt) < heldPause {
+		return d.others, nil
+	}
+	u := reclaim.NewUsage()
+	asked := map[ID]bool{}
+	for i := range d.man.Segments {
+		r := d.man.Segments[i].Ref
+		if asked[r.Volume] || d.unshared(r) {
+			continue
+		}
+		asked[r.Volume] = true
+		if err := u.AddUsers(ctx, d.st, r.Volume, d.vol); err != nil {
+			return nil, err
+		}
+	}
+	d.others, d.othersAt = u, d.opts.Now()
+	return u, nil
+}
+
+// numbers are the next numbers of this epoch's objects, by kind.
+func (d *Device) numbers() map[name.Kind]uint64 {
+	return map[name.Kind]uint64{name.Data: d.man.ChainNext, name.GC: d.nextGC, name.Map: d.nextMap, name.Boot: d.boot.next}
+}
+
+// unshared reports that only the manifest of this volume can name an object: this
+// device has made it since the last snapshot. The caller holds pub.
+func (d *Device) unshared(r name.Ref) bool {
+	return r.Volume == d.vol && r.Epoch == d.epoch && r.Num >= d.snapped[r.Kind]
 }
 
 // appendLive appends what the map has of a segment with the entries. The caller
@@ -191,6 +228,19 @@ func (d *Device) appendLive(ctx context.Context, v *seg, entries []segment.Entry
 	return moves, nil
 }
 
+// correctLive takes blocks off the live ones of a segment that the map does not have:
+// its page was lost. Else GC would pick the segment for ever. moves are all that the
+// map has of it. The caller holds pub.
+func (d *Device) correctLive(v *seg, moves []move) {
+	found := uint64(0)
+	for _, m := range moves {
+		found += m.n
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v.live = min(v.live, found)
+}
+
 // quarantine makes GC leave a damaged segment alone.
 func (d *Device) quarantine(s *seg, err error) {
 	d.mu.Lock()
@@ -209,13 +259,13 @@ func (d *Device) liveOf(s *seg) uint64 {
 // age how much was written since. Until the ratio holds, and for one output.
 // What is dead is not picked: the next checkpoint deletes it for nothing. What
 // others hold neither counts nor is picked.
-func (d *Device) victims(ratio float64, blocks int64, others map[name.Ref]bool) []*seg {
+func (d *Device) victims(ratio float64, blocks int64, others *reclaim.Usage) []*seg {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var live, stored uint64
 	var all []*seg
 	for _, s := range d.table {
-		if s.live == 0 || others[s.Ref] {
+		if s.live == 0 || others.MayName(s.Ref) && !d.unshared(s.Ref) {
 			continue
 		}
 		live += s.live
@@ -342,20 +392,20 @@ func (d *Device) remap(ctx context.Context, moves []move, num uint64) error {
 }
 
 // deleteGarbage deletes objects of this volume that its manifest has dropped
-// and no other manifest names. The caller holds pub.
+// and no other manifest names. Only an object that a snapshot may have had is asked
+// about. If too many others may name it, it stays for Sweep. The caller holds pub.
 func (d *Device) deleteGarbage(ctx context.Context) error {
-	if len(d.garbage) == 0 {
-		return nil
-	}
-	u, err := reclaim.ReadUsage(ctx, d.st)
-	if err != nil {
-		return err
+	u := reclaim.NewUsage()
+	if slices.ContainsFunc(d.garbage, func(r name.Ref) bool { return r.Volume == d.vol && !d.unshared(r) }) {
+		if err := u.AddUsers(ctx, d.st, d.vol, d.vol); err != nil {
+			return err
+		}
 	}
 	u.Add(d.man)
 	for len(d.garbage) > 0 {
 		r := d.garbage[0]
 		// What others made is theirs to delete, or Sweep's.
-		if r.Volume == d.vol && !u.Refs[r] {
+		if r.Volume == d.vol && !u.Refs[r] && (d.unshared(r) || !u.MayName(r)) {
 			if err := d.st.Delete(ctx, r.Key()); err != nil {
 				return err
 			}

@@ -64,9 +64,10 @@
 // checkpoint of the base map, not for every cut. Segments after it are found
 // by probing the chain: numbers without gaps under the epoch of the writer.
 // To open a volume is to claim the next epoch in the manifest, to adopt the
-// chain and to put a fence where its next segment would be. An earlier owner
-// that is still alive runs into the fence with its next cut and fails for
-// good: one chain never has two writers. An owner that has nothing to send reads
+// chain and, unless the volume was closed clean, to put a fence where its next
+// segment would be. An earlier owner that is still alive runs into the fence with
+// its next cut and fails for good: one chain never has two writers. An owner that
+// has nothing to send reads
 // the manifest now and then, so that it does not serve stale data for ever.
 //
 // Recovery is manifest, chain, local log. The log belongs to the epoch that
@@ -102,7 +103,8 @@
 // was when they were made, until a single volume names it.
 // Objects are deleted after a manifest without them is durable, readers have left
 // their epoch, and no other manifest in the store names them. Snapshots and clones
-// are nothing but manifests.
+// are nothing but manifests. A clone is marked beside the volumes whose objects it
+// names, so that its manifest is found without a listing of all volumes.
 //
 // # Lock order
 //
@@ -161,6 +163,9 @@ type Options struct {
 	// LogSpace, if set, bounds the local log together with those of other disks.
 	// Writes wait while it is used up.
 	LogSpace *LogSpace
+
+	// Memory, if set, bounds CacheBytes and MapBytes together with those of other disks.
+	Memory *Memory
 
 	// ReadTimeout is how long a read waits for a store that does not answer
 	// before it fails; default 10 minutes: file systems and databases take a

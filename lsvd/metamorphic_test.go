@@ -62,6 +62,7 @@ func metaDisks(t *testing.T, rng *rand.Rand) []*metaDisk {
 		change(&o)
 		return o
 	}
+	memory := lsvd.NewMemory(1)
 	all := []*metaDisk{
 		{name: "defaults"},
 		{name: "small", opts: small, clean: true},
@@ -72,6 +73,8 @@ func metaDisks(t *testing.T, rng *rand.Rand) []*metaDisk {
 		{name: "remote flush, encrypted", opts: with(small, func(o *lsvd.Options) { o.RemoteFlush, o.Key = true, key })},
 		{name: "tiny cuts, all collected, little map", opts: with(small, func(o *lsvd.Options) { o.CutBytes, o.Checkpoint, o.GCRatio, o.MapBytes = 8<<10, 1, 1, 1 })},
 		{name: "little log space", opts: with(small, func(o *lsvd.Options) { o.LogSpace = lsvd.NewLogSpace(1) })},
+		{name: "shared memory", opts: with(small, func(o *lsvd.Options) { o.Memory = memory })},
+		{name: "directory, shared memory", opts: with(small, func(o *lsvd.Options) { o.Memory = memory })},
 		{name: "directory", opts: with(small, func(o *lsvd.Options) { o.CacheBytes = 300 << 10 })},
 		{name: "directory, compressed", opts: with(small, func(o *lsvd.Options) { o.CacheBytes, o.Compression = 300<<10, lsvd.CompressAll })},
 		{name: "directory, encrypted, disk cache", opts: with(small, func(o *lsvd.Options) { o.DiskCache, o.Key, o.CacheBytes = disk, key, 200<<10 }), clean: true},

@@ -65,9 +65,10 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	d := &Device{
 		opts: opts, st: st, pub: make(ctxMutex, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, readers: newReaderEpoch(),
-		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}),
+		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}), failing: make(chan struct{}),
 		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: readcache.New(st, readcache.Config{Bytes: opts.CacheBytes, Disk: opts.DiskCache.cache(), Manual: opts.manual}),
 	}
+	d.mapLimit = opts.MapBytes
 	d.plain = opts.Compression == CompressNone || opts.Compression == CompressRemote && d.cache.Local()
 	d.base.Dropped = d.dropped
 	d.recent = d.newRecent()
@@ -92,8 +93,10 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		d.background.Go(func() { d.watchOwner(run) })
 	}
 	d.mu.Lock()
+	d.last = rec.Last
 	d.updateWritable()
 	d.mu.Unlock()
+	opts.Memory.join(d)
 	return d, rec, nil
 }
 
@@ -178,7 +181,9 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 }
 
 // adoptChain adopts the segments after the manifest and ends the chain with
-// a fence, so that its owner cannot add to it.
+// a fence, so that its owner cannot add to it. An owner that has closed the volume
+// clean needs none: it adds nothing. So the fences are as many as the openings without
+// a close before.
 func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
 	if epoch == 0 {
 		return nil // never opened
@@ -199,6 +204,9 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 		if len(l.Segments) == 0 {
 			if err := d.lostAfter(ctx, l.End, found, rec); err != nil {
 				return err
+			}
+			if d.man.Clean {
+				return nil
 			}
 			if _, err := d.st.Create(ctx, l.End.Key(), segment.Fence(l.End)); err == nil {
 				return nil

@@ -35,7 +35,9 @@ func (d *Device) run(ctx context.Context) {
 		case <-d.kick:
 		case <-tick.C:
 		}
-		if now := time.Now(); now.Sub(evicted) > idleMap {
+		now := time.Now()
+		d.opts.Memory.look(now)
+		if now.Sub(evicted) > idleMap {
 			evicted = now
 			d.evict(true)
 		}

@@ -9,6 +9,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/reclaim"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -40,10 +41,22 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 			m := d.man.Clone()
 			m.Snapshot, m.Clean, m.Created = true, true, uint64(d.opts.Now().UnixNano())
 			data = m.Encode(key)
+			d.snapped, d.others = d.numbers(), nil
 		}
 		err := createNamed(ctx, d.st, key, data)
 		if errs.Is(err, errs.AlreadyExists) {
 			return errs.New(errs.AlreadyExists, "snapshot %q of volume %s exists", snapshot, d.vol)
+		}
+		if err != nil || d.man.Origin == "" {
+			return err
+		}
+		// Delete removes the marks of a clone if it sees no snapshots. It has seen
+		// this one if the volume is still there.
+		if _, err = d.st.GetRange(ctx, name.Manifest(d.vol), 0, manifest.HeadSize); errs.Is(err, errs.NotFound) {
+			if err := d.st.Delete(ctx, key); err != nil {
+				return err
+			}
+			return d.fail(errs.New(errs.NotFound, "volume %s was deleted", d.vol))
 		}
 		return err
 	})
@@ -136,21 +149,30 @@ func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID,
 	}
 	c := manifest.Manifest{Volume: id, Durable: m.Durable, Size: m.Size, NextSegment: m.NextSegment,
 		Clean: true, Uncounted: m.Uncounted, Created: uint64(time.Now().UnixNano()), Origin: from.String() + "@" + snapshot, Root: m.Root, Maps: m.Maps, Segments: m.Segments, Boot: m.Boot}
+	marks, err := reclaim.MarkClone(ctx, st, m, id)
+	if err != nil {
+		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
+	}
 	if err := createVolume(ctx, st, &c, m.Keys, user); err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
 	// If the snapshot is still there, a later deletion of its objects sees
 	// the clone. If not, they may be gone already.
-	if _, _, err := st.Get(ctx, key); err != nil {
-		if errs.Is(err, errs.NotFound) {
-			if err := st.Delete(ctx, name.Manifest(id)); err != nil {
-				return err
-			}
-			return errs.New(errs.NotFound, "snapshot %q of volume %s was deleted while it was cloned", snapshot, from)
-		}
-		return err
+	if _, _, err = st.Get(ctx, key); errs.Is(err, errs.NotFound) {
+		err = errs.New(errs.NotFound, "snapshot %q of volume %s was deleted while it was cloned", snapshot, from)
+	} else if err == nil {
+		err = marks.Valid()
+	} else {
+		return err // unknown: the clone stays
 	}
-	return nil
+	if err == nil {
+		return nil
+	}
+	if derr := st.Delete(ctx, name.Manifest(id)); derr != nil {
+		return derr
+	}
+	marks.Delete(ctx, st)
+	return err
 }
 
 // DeleteSnapshot forgets a snapshot; [Sweep] frees what only it used.
@@ -172,7 +194,16 @@ func Delete(ctx context.Context, st store.Store, id ID) error {
 	if len(snaps) > 0 {
 		return errs.New(errs.FailedPrecondition, "volume %s has %d snapshots", id, len(snaps)).WithHint("delete them first: %s", strings.Join(snaps, ", "))
 	}
-	return deleteManifest(ctx, st, name.Manifest(id))
+	m, _, merr := manifest.Load(ctx, st, name.Manifest(id))
+	if err := deleteManifest(ctx, st, name.Manifest(id)); err != nil || merr != nil || m.Origin == "" {
+		return err
+	}
+	// A snapshot that was made meanwhile needs the marks. Sweep deletes marks that stay.
+	if snaps, err = Snapshots(ctx, st, id); err != nil || len(snaps) > 0 {
+		return err
+	}
+	reclaim.MarksOf(m).Delete(ctx, st)
+	return nil
 }
 
 func deleteManifest(ctx context.Context, st store.Store, key string) error {

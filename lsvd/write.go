@@ -313,7 +313,7 @@ func (d *Device) apply(c *wal.Chunk, now time.Time) {
 	if a.last == 0 {
 		a.first, a.born = c.Seq, now
 	}
-	a.last = c.Seq
+	a.last, d.last = c.Seq, c.Seq
 	bytes := int64(64)
 	v := extent.Value{Src: c.Seq}
 	if c.Kind == wal.Data {

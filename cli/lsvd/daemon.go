@@ -31,6 +31,7 @@ type daemonOptions struct {
 	diskCache    command.Bytes
 	noDiskCache  bool
 	logSpace     command.Bytes
+	memory       command.Bytes
 }
 
 func newDaemon(e *command.Env) *cobra.Command {
@@ -56,6 +57,7 @@ When it stops, it sends unsent data and closes the disks. The logs keep data tha
 	cmd.Flags().Var(&o.diskCache, "disk-cache", "limit of the local disk cache of remote stores, for all disks together")
 	cmd.Flags().BoolVar(&o.noDiskCache, "no-disk-cache", false, "no local disk cache")
 	cmd.Flags().Var(&o.logSpace, "log-space", "limit of the local logs of all disks together; each may always have 96 MiB (RUNTIME_LSVD_LOG_SPACE; default 8 GiB)")
+	cmd.Flags().Var(&o.memory, "memory", "limit of what all disks together keep in memory to be read again; each may always have 1 MiB (RUNTIME_LSVD_MEMORY; default 1 GiB)")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	cmd.MarkFlagsMutuallyExclusive("stop", "restart", "status")
 	cmd.MarkFlagsMutuallyExclusive("disk-cache", "no-disk-cache")
@@ -86,7 +88,10 @@ func (o *daemonOptions) run(ctx context.Context) error {
 	if o.noDiskCache {
 		o.diskCache = 0
 	}
-	if err := o.setLogSpace(); err != nil {
+	if err := fromEnvironment(&o.logSpace, "RUNTIME_LSVD_LOG_SPACE", defaultLogSpace); err != nil {
+		return err
+	}
+	if err := fromEnvironment(&o.memory, "RUNTIME_LSVD_MEMORY", defaultMemory); err != nil {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(process.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
@@ -98,7 +103,7 @@ func (o *daemonOptions) run(ctx context.Context) error {
 		return err
 	}
 	dir := in.Socket("lsvd")
-	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: dir, Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain, DiskCacheBytes: int64(o.diskCache), LogSpaceBytes: int64(o.logSpace),
+	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: dir, Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain, DiskCacheBytes: int64(o.diskCache), LogSpaceBytes: int64(o.logSpace), MemoryBytes: int64(o.memory),
 		Holder: holder.Spec{Path: exe, Dir: dir, Args: []string{"lsvd", "holder", "--dir", dir, "--state-dir", in.StateDir, "--run-dir", filepath.Dir(in.RunDir)}}})
 }
 
@@ -106,18 +111,21 @@ func (o *daemonOptions) run(ctx context.Context) error {
 // by default.
 const defaultLogSpace = 8 << 30
 
-// setLogSpace sets the log space from the environment if no flag did. So it
-// holds for daemons that other commands or the holder start.
-func (o *daemonOptions) setLogSpace() error {
-	if o.logSpace != 0 {
+// defaultMemory is room for ten disks that have as much in memory as they may.
+const defaultMemory = 1 << 30
+
+// fromEnvironment sets a limit from the environment if no flag did. So it holds for
+// daemons that other commands or the holder start.
+func fromEnvironment(limit *command.Bytes, variable string, usual command.Bytes) error {
+	if *limit != 0 {
 		return nil
 	}
-	o.logSpace = defaultLogSpace
-	v := os.Getenv("RUNTIME_LSVD_LOG_SPACE")
+	*limit = usual
+	v := os.Getenv(variable)
 	if v == "" {
 		return nil
 	}
-	return errs.Wrap(o.logSpace.Set(v), "RUNTIME_LSVD_LOG_SPACE")
+	return errs.Wrap(limit.Set(v), "%s", variable)
 }
 
 // procs is the minimum of GOMAXPROCS for a process that serves disks: its

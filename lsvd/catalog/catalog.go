@@ -1,6 +1,7 @@
 // Package catalog gives the volumes of a store names, and lists them.
 //
 //	names/<name>    which volume has the name; made with the volume
+//	ids/<id>        the same object, made before: which name the volume may have
 //	owners/<id>     who opened the volume last, for people: advice, never a lock
 //
 // A volume exists if its manifest does (package lsvd). A name that points to a
@@ -15,6 +16,7 @@ package catalog
 import (
 	"cmp"
 	"context"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,6 +34,7 @@ import (
 
 const (
 	prefix  = "names/"
+	ids     = "ids/"
 	magic   = "LSVDNAME"
 	version = 1
 )
@@ -98,10 +101,12 @@ func create(ctx context.Context, st store.Store, volume string, f func(lsvd.ID) 
 	if err := f(id); err != nil {
 		return lsvd.ID{}, err
 	}
-	if stale == "" {
-		_, err = st.Create(ctx, prefix+volume, encode(volume, id))
-	} else {
-		_, err = st.Replace(ctx, prefix+volume, encode(volume, id), stale)
+	if _, err = st.Create(ctx, ids+id.String(), encode(volume, id)); err == nil {
+		if stale == "" {
+			_, err = st.Create(ctx, prefix+volume, encode(volume, id))
+		} else {
+			_, err = st.Replace(ctx, prefix+volume, encode(volume, id), stale)
+		}
 	}
 	if err == nil {
 		return id, nil
@@ -110,7 +115,8 @@ func create(ctx context.Context, st store.Store, volume string, f func(lsvd.ID) 
 	if have, _, rerr := resolve(ctx, st, volume); rerr == nil && have == id {
 		return id, nil
 	}
-	if derr := lsvd.Delete(context.WithoutCancel(ctx), st, id); derr != nil {
+	clean := context.WithoutCancel(ctx)
+	if derr := errors.Join(lsvd.Delete(clean, st, id), st.Delete(clean, ids+id.String())); derr != nil {
 		return lsvd.ID{}, errs.New(errs.ClassOf(err), "name the new volume %s: %w", id, err).WithHint("the volume without a name can be deleted by its ID")
 	}
 	if errs.Is(err, errs.AlreadyExists) || errs.Is(err, errs.Conflict) {
@@ -145,12 +151,34 @@ func Find(ctx context.Context, st store.Store, nameOrID string) (*Volume, error)
 		v.Name = nameOrID
 		return v, nil
 	}
-	names, err := readNames(ctx, st)
-	if err != nil {
-		return nil, err
+	v.Name, err = nameOf(ctx, st, id)
+	return v, err
+}
+
+// nameOf returns the name of a volume, or "" if it has none.
+func nameOf(ctx context.Context, st store.Store, id lsvd.ID) (string, error) {
+	key := ids + id.String()
+	b, _, err := st.Get(ctx, key)
+	if errs.Is(err, errs.NotFound) {
+		return "", nil
 	}
-	v.Name = names[id]
-	return v, nil
+	if err != nil {
+		return "", err
+	}
+	volume, has, err := decode(key, b)
+	if err == nil && has != id {
+		err = wire.Corrupt("object %s is of volume %s", key, has)
+	}
+	if err != nil {
+		return "", err
+	}
+	switch has, _, err = resolve(ctx, st, volume); {
+	case errs.Is(err, errs.NotFound) || err == nil && has != id:
+		return "", nil // it was not made, or not deleted, to the end
+	case err != nil:
+		return "", err
+	}
+	return volume, nil
 }
 
 func notFound(ctx context.Context, st store.Store, volume string) error {
@@ -208,8 +236,10 @@ func Delete(ctx context.Context, st store.Store, v *Volume, force bool) error {
 	if err := lsvd.Delete(ctx, st, v.ID); err != nil {
 		return err
 	}
-	if err := st.Delete(ctx, ownerKey(v.ID)); err != nil {
-		return err
+	for _, key := range []string{ownerKey(v.ID), ids + v.ID.String()} {
+		if err := st.Delete(ctx, key); err != nil {
+			return err
+		}
 	}
 	if v.Name == "" {
 		return nil
@@ -236,7 +266,10 @@ func resolve(ctx context.Context, st store.Store, volume string) (lsvd.ID, store
 	if err != nil {
 		return lsvd.ID{}, "", err
 	}
-	id, err := decode(volume, b)
+	have, id, err := decode(prefix+volume, b)
+	if err == nil && have != volume {
+		err = wire.Corrupt("object %s%s is the name %q", prefix, volume, have)
+	}
 	return id, v, err
 }
 
@@ -279,26 +312,20 @@ func encode(volume string, id lsvd.ID) []byte {
 	return w.B
 }
 
-func decode(volume string, b []byte) (id lsvd.ID, err error) {
+func decode(key string, b []byte) (volume string, id lsvd.ID, err error) {
 	if len(b) < 16 || string(b[:8]) != magic {
-		return id, wire.Corrupt("object names/%s is not a name", volume)
+		return "", id, wire.Corrupt("object %s is not a name", key)
 	}
 	sum := wire.Reader{B: b[len(b)-4:]}
 	if sum.U32() != wire.CRC(b[:len(b)-4]) {
-		return id, wire.Corrupt("object names/%s is damaged", volume)
+		return "", id, wire.Corrupt("object %s is damaged", key)
 	}
 	r := wire.Reader{B: b[8 : len(b)-4]}
 	if v := r.U32(); v != version {
-		return id, errs.New(errs.FailedPrecondition, "name %q has format version %d, this program knows %d", volume, v, version).
+		return "", id, errs.New(errs.FailedPrecondition, "object %s has format version %d, this program knows %d", key, v, version).
 			WithHint("use the newer program that wrote it")
 	}
 	copy(id[:], r.Bytes(len(id)))
-	have := r.String()
-	if err := r.End(); err != nil {
-		return id, err
-	}
-	if have != volume {
-		return id, wire.Corrupt("object names/%s is the name %q", volume, have)
-	}
-	return id, nil
+	volume = r.String()
+	return volume, id, r.End()
 }

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"testing"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storetest"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -84,6 +86,36 @@ func TestNamesAreUniqueInStore(t *testing.T) {
 	}
 	if _, err := catalog.Create(ctx, st, "x", 1<<20, nil); !errs.Is(err, errs.Corrupt) {
 		t.Errorf("over a damaged name: %v", err)
+	}
+}
+
+// TestRequestsAmongOthers finds, makes and deletes volumes by name and ID, alone and
+// among 1,000 others, with the same number of requests.
+func TestRequestsAmongOthers(t *testing.T) {
+	steps := func(st *storetest.Counter) (all []map[string]int) {
+		id := create(t, st, "x")
+		all = append(all, st.Take())
+		for _, by := range []string{"x", id.String()} {
+			if v := find(t, st, by); v.Name != "x" || v.ID != id {
+				t.Errorf("by %s: %+v", by, v)
+			}
+			all = append(all, st.Take())
+		}
+		if err := catalog.Delete(t.Context(), st, find(t, st, id.String()), false); err != nil {
+			t.Fatal(err)
+		}
+		return append(all, st.Take())
+	}
+	empty, full := &store.Mem{}, &store.Mem{}
+	for i := range 1000 {
+		create(t, full, fmt.Sprint("other", i))
+	}
+	alone, among := steps(&storetest.Counter{Store: empty}), steps(&storetest.Counter{Store: full})
+	if !reflect.DeepEqual(alone, among) {
+		t.Errorf("alone %v, among others %v", alone, among)
+	}
+	for i := range empty.List(t.Context(), "") {
+		t.Errorf("%s is left", i.Key)
 	}
 }
 

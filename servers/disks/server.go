@@ -52,6 +52,8 @@ type Config struct {
 	DiskCacheBytes int64
 	// LogSpaceBytes bounds the local logs of all disks together; 0: not at all.
 	LogSpaceBytes int64
+	// MemoryBytes bounds what all disks together keep in memory; 0: not at all.
+	MemoryBytes int64
 }
 
 // Socket returns the path of the control socket of the daemon with a run
@@ -79,7 +81,7 @@ func Run(ctx context.Context, cfg Config) error {
 		held.end(ctx)
 	}()
 	engine, err := daemon.New(daemon.Config{State: state, RunDir: cfg.RunDir, Logger: cfg.Logger, CloseTimeout: cfg.CloseTimeout,
-		Holder: held, DiskCacheBytes: cfg.DiskCacheBytes, LogSpaceBytes: cfg.LogSpaceBytes})
+		Holder: held, DiskCacheBytes: cfg.DiskCacheBytes, LogSpaceBytes: cfg.LogSpaceBytes, MemoryBytes: cfg.MemoryBytes})
 	if err != nil {
 		return err
 	}

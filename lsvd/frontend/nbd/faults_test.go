@@ -80,13 +80,16 @@ func TestExperimentFaults(t *testing.T) {
 		{"time-out after success", "silent", 40, any, s3test.Fault{Silent: true}},
 		{"truncated body", "cut", 5, any, s3test.Fault{Cut: true}},
 		{"slow list", "slow", 1, func(q s3test.Request) bool { return q.List }, s3test.Fault{Slow: 500 * time.Millisecond}},
-		{"stale read", "stale", 1, any, s3test.Fault{Stale: true}},
+		// A stale read is not here: an open disk reads no object that is ever replaced. See TestWireFaults of lsvd.
 		// What was done is tried again, and meets its own result.
 		{"412 race", "lose", 4, put, s3test.Fault{Lose: true}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
 			f := startFaulty(t, server, 16<<20, 8<<20)
+			f.mustFio(t, 2*time.Minute, "0")
+			f.stop() // objects of an earlier process are those that a disk lists manifests for
+			f.process = f.start(t)
 			var n atomic.Int64
 			f.proxy.SetHook(func(q s3test.Request) s3test.Fault {
 				if x.of(q) && n.Add(1)%x.every == 0 {

@@ -28,6 +28,14 @@ func Set(limit int64) {
 	updateGCLimit()
 }
 
+// Limit is the limit of the memory of the process, in bytes; math.MaxInt64: none.
+func Limit() int64 {
+	s := &state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limit
+}
+
 // AddOffHeap adds n to the bytes that are mapped off the heap; n may be negative.
 func AddOffHeap(n int64) {
 	s := &state

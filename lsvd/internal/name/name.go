@@ -9,6 +9,7 @@
 //	objects/<id>/map/<epoch>-<number>        checkpoints of the map
 //	objects/<id>/boot/<epoch>-<number>       boot lists
 //	keys/<id>                                data keys of an encrypted volume
+//	clones/<id>/<clone>                      the clone may name objects of the volume
 //	sweeps/<random>                          a sweep that is deleting objects
 //
 // Epoch and number are 16 hexadecimal digits.
@@ -109,23 +110,45 @@ func ParseKey(key string) (r Ref, ok bool) {
 	return r, r.Kind != 0 && r.Key() == key
 }
 
-// Prefixes of all manifests, of all numbered objects, of all data keys and of
-// all marks of sweeps.
+// Prefixes of all manifests, of all numbered objects, of all data keys, and of all
+// marks of clones and of sweeps.
 const (
 	Manifests = "manifests/"
 	Objects   = "objects/"
 	AllKeys   = "keys/"
+	Clones    = "clones/"
 	Sweeps    = "sweeps/"
 )
 
 // Keys is the key of the object with the data keys of an encrypted volume.
 func Keys(v Volume) string { return AllKeys + v.String() }
 
+// ManifestsOf is the prefix of the manifests of a volume and its snapshots.
+func ManifestsOf(v Volume) string { return Manifests + v.String() + "/" }
+
+// ClonesOf is the prefix of the marks of clones that may name objects of a volume.
+func ClonesOf(v Volume) string { return Clones + v.String() + "/" }
+
+// Clone is the key of the mark that a clone may name objects of a volume.
+func Clone(v, clone Volume) string { return ClonesOf(v) + clone.String() }
+
+// ParseClone reads the key of the mark of a clone; ok is false for other keys.
+func ParseClone(key string) (v, clone Volume, ok bool) {
+	rest, ok := strings.CutPrefix(key, Clones)
+	of, id, found := strings.Cut(rest, "/")
+	v, err := ParseVolume(of)
+	if !ok || !found || err != nil {
+		return v, clone, false
+	}
+	clone, err = ParseVolume(id)
+	return v, clone, err == nil
+}
+
 // Prefix is the prefix of the numbered objects of a volume.
 func Prefix(v Volume) string { return Objects + v.String() + "/" }
 
 // Manifest is the key of a volume's manifest.
-func Manifest(v Volume) string { return Manifests + v.String() + "/volume" }
+func Manifest(v Volume) string { return ManifestsOf(v) + "volume" }
 
 // ParseManifest reads the key of a manifest; snapshot is empty for that of a
 // volume, and ok false for other keys.
@@ -144,7 +167,7 @@ func ParseManifest(key string) (v Volume, snapshot string, ok bool) {
 }
 
 // Snapshots is the prefix of the manifests of a volume's snapshots.
-func Snapshots(v Volume) string { return Manifests + v.String() + "/snapshots/" }
+func Snapshots(v Volume) string { return ManifestsOf(v) + "snapshots/" }
 
 // Snapshot is the key of the manifest of a snapshot.
 func Snapshot(v Volume, name string) (string, error) {
@@ -161,5 +184,5 @@ func Copying(v Volume, name string) (string, error) {
 	if _, err := Snapshot(v, name); err != nil {
 		return "", err
 	}
-	return Manifests + v.String() + "/copying/" + name, nil
+	return ManifestsOf(v) + "copying/" + name, nil
 }

@@ -39,8 +39,8 @@ type Cache struct {
 	manual bool          // no goroutines
 
 	shards     []shard
-	limit      int64 // of all it keeps
-	room       int64 // for frames, whatever indexes need
+	limit      int64        // of all it keeps; under keeping
+	room       atomic.Int64 // for frames, whatever indexes need; changes under keeping
 	sources    sources
 	keeping    sync.Mutex // held while indexes come and go; others are taken under it
 	borrowed   int64      // what frames have of the room of indexes; under keeping
@@ -67,13 +67,11 @@ type Config struct {
 // New returns a cache of segments in st.
 func New(st store.Store, o Config) *Cache {
 	c := &Cache{st: st, disk: o.Disk, keys: o.Keys, manual: o.Manual, admission: admission{minHits: 4}}
-	indexes := o.Bytes / 8
-	if local, ok := st.(store.Local); ok {
-		c.local = local
-		indexes = o.Bytes / 4 // they have checksums of blocks
-	}
-	c.limit, c.room = o.Bytes, o.Bytes-indexes
-	c.shards = newShards(c.room)
+	c.local, _ = st.(store.Local)
+	indexes := c.forIndexes(o.Bytes)
+	c.limit = o.Bytes
+	c.room.Store(o.Bytes - indexes)
+	c.shards = newShards(o.Bytes - indexes)
 	c.sources.ids = map[uint64]int32{}
 	c.sources.policy = s3fifo.New(indexes, indexes/10, 8<<10)
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -83,6 +81,26 @@ func New(st store.Store, o Config) *Cache {
 
 // UseKeys sets the keys of an encrypted volume, before anything is read.
 func (c *Cache) UseKeys(keys *keyring.Ring) { c.keys = keys }
+
+// forIndexes is the part of a limit that indexes may take.
+func (c *Cache) forIndexes(limit int64) int64 {
+	if c.local != nil {
+		return limit / 4 // they have checksums of blocks
+	}
+	return limit / 8
+}
+
+// SetLimit changes the bound of what is kept in memory, to at most Config.Bytes.
+func (c *Cache) SetLimit(bytes int64) {
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	indexes := c.forIndexes(bytes)
+	c.limit = bytes
+	c.room.Store(bytes - indexes)
+	c.sources.resize(indexes)
+	c.borrowed = -1 // shards are to be resized
+	c.resizeBudget(0)
+}
 
 // Close ends the fetches in the background. No reads may come.
 func (c *Cache) Close() {
@@ -275,7 +293,7 @@ func (c *Cache) load(ctx context.Context, x Part) error {
 
 // admitFrame reports whether a whole frame should be brought into memory.
 func (c *Cache) admitFrame() bool {
-	return c.room >= segment.FrameSize+frameCost && c.admission.admit()
+	return c.room.Load() >= segment.FrameSize+frameCost && c.admission.admit()
 }
 
 // frameSize is how many bytes of data a frame of a segment has.

@@ -15,10 +15,10 @@ type Range struct {
 }
 
 // Window is the most blocks that all streams together may prefetch.
-func (c *Cache) Window() uint64 { return uint64(c.room / 8 / segment.Block) }
+func (c *Cache) Window() uint64 { return uint64(c.room.Load() / 8 / segment.Block) }
 
 // Budget is the memory of frames, in bytes, whatever indexes need.
-func (c *Cache) Budget() int64 { return c.room }
+func (c *Cache) Budget() int64 { return c.room.Load() }
 
 // Busy reports whether a read waits for a fetch of its own.
 func (c *Cache) Busy() bool { return c.asking.Load() > 0 }
@@ -93,7 +93,7 @@ func (c *Cache) planPrefetch(jobs []job, x Range, busy bool) []job {
 		if busy && src != nil && src.IsPlain(f) || c.disk.Has(diskKey(x.Segment, f)) {
 			continue
 		}
-		if c.inFlight.Load()+size > c.room/4 {
+		if c.inFlight.Load()+size > c.room.Load()/4 {
 			break
 		}
 		fl := c.claimAhead(frameKey{x.Segment.Num, uint32(f)})

@@ -95,7 +95,7 @@ func (c *Cache) assign(jobs []job, s *manifest.Segment, fl *flight) []job {
 // widen adds the neighbours of the only frame of a job.
 func (c *Cache) widen(j *job) {
 	n := uint32(c.readAround.frames())
-	if c.room < int64(n)*4*segment.FrameSize {
+	if c.room.Load() < int64(n)*4*segment.FrameSize {
 		return
 	}
 	f := j.flights[0].key.frame
@@ -196,7 +196,7 @@ func (c *Cache) readStored(ctx context.Context, x *source, s *manifest.Segment, 
 // Add caches a segment that was just created: its blocks are likely to
 // be read soon. object is the segment s.
 func (c *Cache) Add(s *manifest.Segment, object []byte) {
-	if c.disk == nil && c.local == nil && c.room < segment.FrameSize {
+	if c.disk == nil && c.local == nil && c.room.Load() < segment.FrameSize {
 		return
 	}
 	x, _, err := segment.Open(s.Ref, c.keys, int64(len(object)), object)

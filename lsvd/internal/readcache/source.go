@@ -83,14 +83,8 @@ func (s *sources) put(x *source) {
 	if _, ok := s.ids[x.num]; ok {
 		return
 	}
-	for !s.policy.Fits(x.cost()) {
-		id, ok := s.policy.Victim()
-		if !ok {
-			return
-		}
-		delete(s.ids, s.kept[id].num)
-		s.kept[id] = nil
-		s.free = append(s.free, id)
+	if !s.evict(x.cost()) {
+		return
 	}
 	id := int32(len(s.kept))
 	if n := len(s.free); n > 0 {
@@ -100,6 +94,27 @@ func (s *sources) put(x *source) {
 	}
 	s.kept[id], s.ids[x.num] = x, id
 	s.policy.Add(id, frameKey{num: x.num}.hash(), x.cost(), false)
+}
+
+// evict makes room for n bytes, if there is that much. The caller holds mu.
+func (s *sources) evict(n int64) bool {
+	for !s.policy.Fits(n) {
+		id, ok := s.policy.Victim()
+		if !ok {
+			return false
+		}
+		delete(s.ids, s.kept[id].num)
+		s.kept[id] = nil
+		s.free = append(s.free, id)
+	}
+	return true
+}
+
+func (s *sources) resize(limit int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.policy.Resize(limit, limit/10)
+	s.evict(0)
 }
 
 func (s *sources) drop(num uint64) {
@@ -186,14 +201,14 @@ func (c *Cache) Drop(nums []uint64) {
 // do not use, in steps. The indexes are about to grow by n bytes. The caller
 // holds keeping.
 func (c *Cache) resizeBudget(n int64) {
-	most := c.limit - c.room
+	most := c.limit - c.room.Load()
 	step := most/16 + 1
 	lent := max(most-(c.sources.bytes()+n+step-1)/step*step, 0)
 	if lent == c.borrowed {
 		return
 	}
 	c.borrowed = lent
-	each := (c.room + lent) / int64(len(c.shards))
+	each := (c.room.Load() + lent) / int64(len(c.shards))
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.mu.Lock()

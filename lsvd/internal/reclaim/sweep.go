@@ -67,6 +67,9 @@ func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err e
 			found = append(found, candidate{i.Key, i.Size, unused})
 		}
 	}
+	if err := before.sweepMarks(ctx, st); err != nil {
+		return 0, 0, err
+	}
 	for len(found) > 0 {
 		left, n, size, err := sweepSome(ctx, st, found)
 		objects, bytes, found = objects+n, bytes+size, left

@@ -58,6 +58,9 @@ type Config struct {
 	// LogSpaceBytes bounds the local logs of all open disks together; 0: not
 	// at all. See [lsvd.LogSpace].
 	LogSpaceBytes int64
+	// MemoryBytes bounds what all open disks together keep in memory to be read
+	// again; 0: not at all. See [lsvd.Memory].
+	MemoryBytes int64
 }
 
 // Daemon keeps disks open.
@@ -67,6 +70,8 @@ type Daemon struct {
 	ready  chan struct{}
 	cache  *lsvd.DiskCache // nil: none
 	space  *lsvd.LogSpace  // nil: no bound
+	memory *lsvd.Memory    // nil: no bound
+	stores stores
 
 	mu      sync.Mutex
 	ctx     context.Context // ends when the daemon stops; nil before Run
@@ -92,6 +97,9 @@ func New(cfg Config) (*Daemon, error) {
 	d := &Daemon{cfg: cfg, logger: cfg.Logger, ready: make(chan struct{}), disks: map[lsvd.ID]*disk{}}
 	if cfg.LogSpaceBytes > 0 {
 		d.space = lsvd.NewLogSpace(cfg.LogSpaceBytes)
+	}
+	if cfg.MemoryBytes > 0 {
+		d.memory = lsvd.NewMemory(cfg.MemoryBytes)
 	}
 	return d, nil
 }
@@ -214,10 +222,11 @@ type Request struct {
 // Attach opens a disk and serves it. One that is attached already gets the
 // further places to listen. It returns when the disk can be used.
 func (d *Daemon) Attach(ctx context.Context, r Request) (Info, error) {
-	st, url, err := host.OpenStore(ctx, r.Store)
+	st, url, release, err := d.stores.use(ctx, r.Store)
 	if err != nil {
 		return Info{}, err
 	}
+	defer release()
 	v, err := catalog.Find(ctx, st, r.Volume)
 	if err != nil {
 		return Info{}, err

@@ -61,7 +61,8 @@ type Info struct {
 type disk struct {
 	id   lsvd.ID
 	op   sync.Mutex
-	gone bool // under op: no longer in the daemon
+	gone bool   // under op: no longer in the daemon
+	kept uint64 // under op: the disk has failed with this as its newest change, which must not be lost
 
 	mu     sync.Mutex
 	spec   Spec
@@ -69,6 +70,7 @@ type disk struct {
 	err    error
 	since  time.Time
 	dev    *host.Disk
+	leave  func() // ends the watch of dev and gives back its store
 	counts map[string]*metrics.Disk
 	store  *metrics.Store
 	fronts []*front
@@ -145,11 +147,11 @@ func (x *disk) device() (*host.Disk, error) {
 // there before this daemon is left as it was. The caller holds x.op.
 func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss bool) error {
 	s := x.view()
-	st, _, err := host.OpenStore(ctx, s.Store)
+	key, err := host.ReadKey(s.KeyFile)
 	if err != nil {
 		return err
 	}
-	key, err := host.ReadKey(s.KeyFile)
+	st, _, release, err := d.stores.use(ctx, s.Store)
 	if err != nil {
 		return err
 	}
@@ -159,11 +161,20 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		cache = nil // it keeps data as it is, also after the volume is detached
 	}
 	dev, err := d.cfg.State.Open(ctx, st, host.Spec{Store: s.Store, Volume: s.ID, Key: key, TakeOver: takeOver, AcceptLoss: acceptLoss,
-		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, LogSpace: d.space, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
+		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, LogSpace: d.space, Memory: d.memory, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
 	if err != nil {
+		release()
+		return err
+	}
+	if err := x.keep(ctx, dev, acceptLoss); err != nil {
+		if cerr := dev.Close(ctx); cerr != nil {
+			d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.label(), "error", cerr)
+		}
+		release()
 		return err
 	}
 	x.mu.Lock()
+	x.leave = release
 	x.dev, x.store, x.counts, x.since = dev, counts, map[string]*metrics.Disk{}, time.Now()
 	x.mu.Unlock()
 	err = d.saveSpec(x.id, s)
@@ -192,6 +203,7 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		return err
 	}
 	x.set(Open, nil)
+	d.watch(x, dev)
 	return nil
 }
 
@@ -367,6 +379,7 @@ func (x *disk) stop(ctx context.Context) error {
 	var err error
 	if dev != nil {
 		err = dev.Close(ctx)
+		x.leave()
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd/frontend/loop"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -72,6 +73,82 @@ func (d *Daemon) openLater(x *disk) {
 	x.resume()
 	ctx := d.ctx
 	d.retries.Go(func() { d.reopen(ctx, x) })
+}
+
+// watch opens a disk again that has failed, for as long as dev is the open one.
+func (d *Daemon) watch(x *disk, dev *host.Disk) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil || d.stopped {
+		return
+	}
+	ctx, end := context.WithCancel(d.ctx)
+	all, opened := d.ctx, time.Now()
+	x.mu.Lock()
+	release := x.leave
+	x.leave = func() { end(); release() }
+	x.mu.Unlock()
+	d.retries.Go(func() {
+		select {
+		case <-dev.Failed():
+		case <-ctx.Done():
+			return
+		}
+		if time.Since(opened) < settled {
+			t := time.NewTimer(lastRetry)
+			defer t.Stop()
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if d.stopFailed(ctx, x, dev) {
+			d.reopen(all, x)
+		}
+	})
+}
+
+// settled is how long a disk must have been open to be opened again at once.
+const settled = time.Minute
+
+// stopFailed stops a disk that has failed, and reports whether it can be opened again:
+// not if another owner has it, it was deleted, or its data is damaged.
+func (d *Daemon) stopFailed(ctx context.Context, x *disk, dev *host.Disk) bool {
+	x.op.Lock()
+	defer x.op.Unlock()
+	err := dev.Err()
+	if ctx.Err() != nil || errs.Is(err, errs.Conflict) || errs.Is(err, errs.NotFound) || errs.Is(err, errs.Corrupt) {
+		return false
+	}
+	d.logger.Error("disk has failed, it is opened again", "volume", x.spec.label(), "error", err)
+	x.kept = dev.Last()
+	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.cfg.CloseTimeout)
+	defer cancel()
+	_ = x.stop(cctx) // the error is the failure
+	x.set(Failed, err)
+	x.resume()
+	return true
+}
+
+// keep makes sure that a disk that had failed has lost nothing: its users go on with
+// what was acknowledged. A sync that failed says nothing about what the log has on
+// the disk, so all of it is sent to the store first. The caller holds x.op.
+func (x *disk) keep(ctx context.Context, dev *host.Disk, acceptLoss bool) error {
+	if x.kept == 0 || acceptLoss {
+		x.kept = 0
+		return nil
+	}
+	if dev.Recovery.Last < x.kept {
+		return errs.New(errs.FailedPrecondition, "the log of volume %s has failed and lost acknowledged writes: it ends at sequence number %d, not %d",
+			x.spec.label(), dev.Recovery.Last, x.kept).
+			WithHint("`r lsvd detach --force %s`, then attach it again: the disk is as it was at that moment", x.spec.label())
+	}
+	if err := dev.Drain(ctx); err != nil {
+		return err
+	}
+	x.kept = 0
+	return nil
 }
 
 // isRefusal reports whether a disk cannot be opened for a reason that lies in

@@ -37,6 +37,10 @@ import (
 
 // State is the state directory.
 type State struct {
+	// OpenLog opens the directory of a log; default: [vfs.OpenDir]. Tests have its
+	// files fail. It is set before the first disk is opened.
+	OpenLog func(path string) (vfs.FS, error)
+
 	dir string
 	id  string
 }
@@ -49,7 +53,7 @@ func Open(dir string) (*State, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "volumes"), 0o700); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "make the directory of the disks: %w", err).WithHint("run as root, or choose another --state-dir")
 	}
-	s := &State{dir: dir}
+	s := &State{dir: dir, OpenLog: func(path string) (vfs.FS, error) { return vfs.OpenDir(path) }}
 	var err error
 	s.id, err = identity(filepath.Join(dir, "id"))
 	return s, err
@@ -130,7 +134,7 @@ func (s *State) Open(ctx context.Context, st store.Store, spec Spec) (*Disk, err
 	if err := s.bind(v, spec.Store); err != nil {
 		return nil, err
 	}
-	logs, err := vfs.OpenDir(s.LogDir(v.ID))
+	logs, err := s.OpenLog(s.LogDir(v.ID))
 	if err != nil {
 		return nil, err
 	}

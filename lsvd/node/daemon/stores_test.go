@@ -1,0 +1,63 @@
+package daemon_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/node/daemon"
+	"miren.dev/runtime/lsvd/node/host"
+	"miren.dev/runtime/lsvd/store/s3/s3test"
+)
+
+// TestStoreIsTestedOnce attaches several volumes of one store at once: the daemon
+// tests once whether the server keeps the contract, and again when it uses the store
+// again later.
+func TestStoreIsTestedOnce(t *testing.T) {
+	o := newOutage(t)
+	st, _, err := host.OpenStore(t.Context(), o.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const disks = 4
+	for i := range disks {
+		if _, err := catalog.Create(t.Context(), st, fmt.Sprint("disk", i), 16*lsvd.BlockSize, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var tests atomic.Int64
+	o.proxy.SetHook(func(r s3test.Request) s3test.Fault {
+		if r.List && strings.HasSuffix(r.Key, "probe/") {
+			tests.Add(1)
+		}
+		return s3test.Fault{}
+	})
+	d := newMachine(t, time.Minute).run(t, daemon.Config{})
+	for want := int64(1); want <= 2; want++ {
+		if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: o.url}, Volume: "disk0"}); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i := 1; i < disks; i++ {
+			wg.Go(func() {
+				if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: o.url}, Volume: fmt.Sprint("disk", i)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := tests.Load(); n != want {
+			t.Errorf("the store was tested %d times, not %d", n, want)
+		}
+		for i := range disks {
+			if _, err := d.Detach(t.Context(), fmt.Sprint("disk", i), "", false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
