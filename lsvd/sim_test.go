@@ -387,7 +387,7 @@ func (s *sim) step() {
 			if want, ok := s.snaps[n]; ok {
 				if i%2 == 0 { // what a clone names is no longer in a snapshot
 					id := ID{0xc1, byte(i)}
-					s.check("clone", Clone(ctx, s.mem, s.id, n, id, nil))
+					s.check("clone", Clone(ctx, s.mem, s.id, n, id, s.opts.Key))
 					s.clones[id] = want
 				}
 				s.check("delete snapshot", DeleteSnapshot(ctx, s.mem, s.id, n))

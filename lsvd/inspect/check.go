@@ -99,7 +99,12 @@ type checker struct {
 
 func (c *checker) manifests(ctx context.Context, id name.Volume, key []byte) (err error) {
 	if key != nil {
-		if c.keys, _, err = keyring.Load(ctx, c.st, id, key); err != nil && !errs.Is(err, errs.NotFound) {
+		c.keys, _, err = keyring.Load(ctx, c.st, id, key)
+		if errs.Is(err, errs.Corrupt) { // nothing can be read without them
+			c.report.Damage = append(c.report.Damage, Damage{Key: name.Keys(id), Err: err, Volume: true})
+			return nil
+		}
+		if err != nil && !errs.Is(err, errs.NotFound) {
 			return err
 		}
 	}
