@@ -533,6 +533,7 @@ func TestSimulation(t *testing.T) {
 func TestSameSeedSameEvents(t *testing.T) {
 	t.Parallel()
 	first, seeds := Seeds(t, 4)
+	before := ""
 	for seed := first; seed < first+seeds; seed++ {
 		var digests [2]string
 		for i := range digests {
@@ -544,8 +545,9 @@ func TestSameSeedSameEvents(t *testing.T) {
 			s.finish()
 			digests[i] = events.Digest()
 		}
-		if digests[0] != digests[1] {
-			t.Errorf("seed %d: events %s, then %s", seed, digests[0], digests[1])
+		if digests[0] != digests[1] || digests[0] == before {
+			t.Errorf("seed %d: events %s, then %s; of the seed before %s", seed, digests[0], digests[1], before)
 		}
+		before = digests[0]
 	}
 }
