@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-image test-vm bench soak load chaos lint generate config validate-config packages package deb image chart release toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-image test-vm bench soak seeds load chaos lint generate config validate-config packages package deb image chart release toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ soak: toolchain bin/runtime ## The disks' tests for long: 10,000 seeds, 100 kill
 	@hack/packages.sh base test
 	@hack/toolchain.sh test
 	@hack/soak.sh
+
+seeds: toolchain bin/runtime ## The disks' tests with fresh seeds, for every night: SEEDS (1,000) from FIRST, the clock (root)
+	@SEEDS=$${SEEDS:-1000} hack/soak.sh simulation replay writers metamorphic
 
 load: toolchain bin/runtime ## 100,000 requests of every protocol while everything happens to an app and its server (root, ten minutes)
 	@hack/soak.sh constantload

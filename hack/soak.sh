@@ -4,7 +4,7 @@
 #   hack/soak.sh                  all parts, one after the other
 #   hack/soak.sh simulation fuzz  only these
 #
-# Parts: simulation (seeds), metamorphic (seeds), faults (of the store, an outage of 60 s, two machines), verify (fio, by NBD and on a
+# Parts: simulation (seeds), replay (of recorded runs, up to a power loss), writers (that overlap), metamorphic (seeds), faults (of the store, an outage of 60 s, two machines), verify (fio, by NBD and on a
 # block device), snapshots (100 clones), trim (10 GiB), handover (100 killed daemons), database (ext4 and xfs, 100 killed
 # daemons each), store (PostgreSQL stopped for a minute with 100,000
 # entities, a deletion of 12,000), amplification (16384 blocks),
@@ -49,6 +49,14 @@ simulation() {
 	echo "      seeds $first to $((first + n * $(nproc) - 1))"
 	return $failed
 }
+# replay and writers lose power at every other operation of recorded runs, and in the midst of overlapping writes.
+replay() {
+	local failed=0
+	run replay LSVD_SEED="$first" LSVD_SEEDS=$((seeds / 500 + 1)) LSVD_REPLAY=2 -- -run '^TestReplay$' ./lsvd || failed=1
+	run digest LSVD_SEED="$first" LSVD_SEEDS=$((seeds / 50 + 1)) -- -run '^TestSameSeedSameEvents$' ./lsvd || failed=1
+	return $failed
+}
+writers() { run writers LSVD_SEED="$first" LSVD_SEEDS=$((seeds / 100 + 1)) -- -run '^TestOverlappingWriters$' ./lsvd; }
 metamorphic() { run metamorphic LSVD_SEED="$first" LSVD_SEEDS=$((seeds / 50)) -- -run '^TestMetamorphic$' ./lsvd; }
 faults() {
 	local failed=0
@@ -84,7 +92,7 @@ fuzz() {
 	return $failed
 }
 
-all=(simulation metamorphic faults verify snapshots trim handover database store amplification damage sandboxes load constantload chaos fuzz)
+all=(simulation replay writers metamorphic faults verify snapshots trim handover database store amplification damage sandboxes load constantload chaos fuzz)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part; do
 	[[ " ${all[*]} " == *" $part "* ]] || { echo "unknown part: $part (${all[*]})" >&2; exit 2; }

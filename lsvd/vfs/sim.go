@@ -3,99 +3,77 @@ package vfs
 import (
 	"bytes"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 
 	"miren.dev/runtime/pkg/errs"
 )
 
-// piece is the unit in which a power loss keeps, drops or tears writes.
-const piece = 512
-
-// Sim is a simulated directory. Writes are visible at once and durable after
-// Sync; [Sim.PowerLoss] and [Sim.Kill] end the process that had it open.
-// It is deterministic: what survives depends on the random source only.
+// Sim is a simulated file system, and as an [FS] its root directory. It has the
+// semantics of Linux, of which the weakest are taken:
+//
+//   - A write is visible at once, and durable after a Sync of its file. Until
+//     then each piece of 512 bytes survives a power loss, or does not, or is
+//     torn, whatever the order of writes. A longer size may be lost.
+//   - Sync of a file does not make its name durable. A name made, replaced or
+//     removed is so after the sync of its directory. Until then it is after a
+//     power loss any of the files that it named since the last one, or none.
+//   - A rename is two such names: the old one, the new one, both or none may be
+//     there. So a file can be lost that had a durable name.
+//   - A file without a name lives for as long as it is open. A power loss may
+//     give it its name back.
+//   - A Sync that fails reports so once and drops what was written: it reads as
+//     written until [Sim.Evict], and later syncs succeed without writing it.
+//
+// [Sim.PowerLoss], [Sim.Crash] and [Sim.Kill] end the process that had it open.
+// It is deterministic: what survives depends on the caller's choices only.
 type Sim struct {
 	mu     sync.Mutex
-	files  map[string]*simFile
-	gone   map[string]*simFile // removed, but the removal is not durable
-	life   int                 // handles and locks of earlier lives are dead
+	root   *inode
+	life   int // handles and locks of earlier lives are dead
 	locked bool
 
 	// FailSync, if set, is asked before each Sync of a file.
 	FailSync func(name string) error
 }
 
-// simFile is a file and what a power loss can make of it.
-type simFile struct {
-	chunks [][]byte // the content; nil reads as zeros
-	size   int64
-	synced int64          // the size that survives
-	before map[int][]byte // pieces below synced that were written since: what they were
-	named  bool           // the name survives a power loss
+// Kind is a kind of thing that is not durable.
+type Kind uint8
+
+// The kinds. Of a name, the alternatives are what it was since the last sync
+// of the directory, oldest first; of data, the old, a torn and the new piece; of
+// a torn piece, how many of its bytes are new; of a size, the old and the new.
+const (
+	Name Kind = iota
+	Data
+	Torn
+	Size
+)
+
+// Unsynced is a thing that is not durable, of which a power loss leaves one of
+// several alternatives.
+type Unsynced struct {
+	Path  string
+	Kind  Kind
+	Piece int64 // of data: the number of its 512 bytes in the file
 }
 
-// chunk is the unit in which a file takes memory: log files are mostly zeros.
-const chunk = 64 << 10
+// Pick chooses one of n alternatives from 0 on. The first one is what is
+// durable, the last one what was there when the power was lost.
+type Pick func(u Unsynced, n int) int
 
-var zeros [chunk]byte
+// NewSim returns an empty simulated file system.
+func NewSim() *Sim { return &Sim{root: newDir()} }
 
-// read fills p, which lies within the file.
-func (f *simFile) read(p []byte, off int64) {
-	for len(p) > 0 {
-		n := min(len(p), int(chunk-off%chunk))
-		if c := f.chunks[off/chunk]; c != nil {
-			copy(p[:n], c[off%chunk:])
-		} else {
-			clear(p[:n])
-		}
-		p, off = p[n:], off+int64(n)
-	}
+// Clone returns a copy of the files, which no process has open.
+func (s *Sim) Clone() *Sim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Sim{root: s.root.clone(map[*inode]*inode{})}
 }
-
-// write changes the content, and the size if it has to.
-func (f *simFile) write(p []byte, off int64) {
-	f.resize(max(f.size, off+int64(len(p))))
-	for len(p) > 0 {
-		n := min(len(p), int(chunk-off%chunk))
-		c := &f.chunks[off/chunk]
-		if *c == nil && !bytes.Equal(p[:n], zeros[:n]) {
-			*c = make([]byte, chunk)
-		}
-		if *c != nil {
-			copy((*c)[off%chunk:], p[:n])
-		}
-		p, off = p[n:], off+int64(n)
-	}
-}
-
-func (f *simFile) resize(size int64) {
-	f.size = size
-	for int64(len(f.chunks))*chunk < size {
-		f.chunks = append(f.chunks, nil)
-	}
-}
-
-// save keeps what n bytes from off are, for they will be written.
-func (f *simFile) save(off, n int64) {
-	for i := off / piece; i*piece < min(off+n, f.synced); i++ {
-		if f.before[int(i)] == nil {
-			b := make([]byte, min(piece, f.synced-i*piece))
-			f.read(b, i*piece)
-			f.before[int(i)] = b
-		}
-	}
-}
-
-// sync makes the content what survives.
-func (f *simFile) sync() {
-	f.synced = f.size
-	clear(f.before)
-}
-
-// NewSim returns an empty simulated directory.
-func NewSim() *Sim { return &Sim{files: map[string]*simFile{}, gone: map[string]*simFile{}} }
 
 // Kill ends the life of the process: handles and lock are dead, data stays.
 func (s *Sim) Kill() {
@@ -105,57 +83,56 @@ func (s *Sim) Kill() {
 	s.locked = false
 }
 
-// PowerLoss is Kill and the loss of what was not synced: each piece of 512
-// bytes written since is kept, dropped, or torn inside, and names made or
-// removed since SyncDir may or may not be.
+// PowerLoss is [Sim.Crash] by chance: of what is not durable almost nothing
+// survives, or half, or almost all.
 func (s *Sim) PowerLoss(rng *rand.Rand) {
+	keep := []int{1, 5, 9}[rng.IntN(3)]
+	s.Crash(func(u Unsynced, n int) int {
+		switch {
+		case u.Kind == Torn:
+			return rng.IntN(n)
+		case rng.IntN(10) < keep:
+			return n - 1
+		}
+		return rng.IntN(n - 1)
+	})
+}
+
+// Crash is [Sim.Kill] and a power loss, of which pick says what it leaves.
+func (s *Sim) Crash(pick Pick) {
 	s.Kill()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keep := rng.IntN(3) // of 0: almost nothing survives, 1: half, 2: almost all
-	survives := func() bool { return rng.IntN(10) < []int{1, 5, 9}[keep] }
-	for _, name := range sorted(s.gone) {
-		if _, again := s.files[name]; !again && survives() {
-			s.files[name] = s.gone[name]
-		}
-	}
-	clear(s.gone)
-	for _, name := range sorted(s.files) {
-		f := s.files[name]
-		if !f.named && !survives() {
-			delete(s.files, name)
-			continue
-		}
-		f.named = true
-		pieces := make([]int, 0, len(f.before))
-		for p := range f.before {
-			pieces = append(pieces, p)
-		}
-		slices.Sort(pieces)
-		for p := f.synced / piece; p*piece < f.size; p++ {
-			if f.before[int(p)] == nil {
-				pieces = append(pieces, int(p))
+	done := map[*inode]bool{}
+	var crash func(dir *inode, path string)
+	crash = func(dir *inode, path string) {
+		for _, name := range slices.Sorted(maps.Keys(dir.names)) {
+			e, path := dir.names[name], path+name
+			if len(e.was) > 0 {
+				all := append(e.was, e.now)
+				e.now = all[pick(Unsynced{Path: path, Kind: Name}, len(all))]
 			}
-		}
-		for _, p := range pieces {
-			lo := int64(p) * piece
-			n := min(piece, f.size-lo)
-			was := make([]byte, n) // zeros where the file was shorter
-			copy(was, f.before[p])
-			if f.before[p] == nil && lo < f.synced { // the end of what was synced
-				f.read(was[:f.synced-lo], lo)
-			}
-			switch {
-			case survives():
-			case rng.IntN(4) == 0:
-				cut := rng.Int64N(n + 1)
-				f.write(was[cut:], lo+cut)
+			switch f := e.now; {
+			case f == nil || done[f]:
+			case f.names != nil:
+				done[f] = true
+				crash(f, path+"/")
 			default:
-				f.write(was, lo)
+				done[f] = true
+				f.crash(path, pick)
 			}
 		}
-		f.sync()
+		dir.syncNames()
 	}
+	crash(s.root, "")
+}
+
+// Evict drops what failed syncs have left in memory, as a kernel may at any
+// time: it reads as if it had not been written.
+func (s *Sim) Evict() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.root.each("", func(_ string, f *inode) { f.evict() })
 }
 
 // Wipe removes every file, as if the local disk had been replaced.
@@ -163,8 +140,7 @@ func (s *Sim) Wipe() {
 	s.Kill()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.files)
-	clear(s.gone)
+	s.root = newDir()
 }
 
 // Flip inverts one bit of a file, in what survives too, and reports whether
@@ -172,7 +148,7 @@ func (s *Sim) Wipe() {
 func (s *Sim) Flip(name string, bit int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.files[name]
+	f := s.root.find(name)
 	off := bit / 8
 	if f == nil || off >= f.size {
 		return false
@@ -181,59 +157,201 @@ func (s *Sim) Flip(name string, bit int64) bool {
 	f.read(b, off)
 	b[0] ^= 1 << (bit % 8)
 	f.write(b, off)
-	if was := f.before[int(off/piece)]; off%piece < int64(len(was)) {
+	if was := bytes.Clone(f.before[off/piece]); was != nil { // clones share it
 		was[off%piece] ^= 1 << (bit % 8)
+		f.before[off/piece] = was
 	}
 	return true
 }
+
+// find returns the file or directory at a path, or nil.
+func (d *inode) find(path string) *inode {
+	for part := range strings.SplitSeq(path, "/") {
+		if d == nil || part == "" {
+			return d
+		}
+		d = d.get(part)
+	}
+	return d
+}
+
+// each calls f for every file, in the order of their names.
+func (d *inode) each(path string, f func(path string, file *inode)) {
+	for _, name := range slices.Sorted(maps.Keys(d.names)) {
+		switch x := d.names[name].now; {
+		case x == nil:
+		case x.names != nil:
+			x.each(path+name+"/", f)
+		default:
+			f(path+name, x)
+		}
+	}
+}
+
+// parent returns the directory of a path and the name in it.
+func (s *Sim) parent(path string) (*inode, string, error) {
+	i := strings.LastIndexByte(path, '/')
+	dir := s.root.find(path[:max(i, 0)])
+	if dir == nil || dir.names == nil {
+		return nil, "", missing(path[:max(i, 0)])
+	}
+	return dir, path[i+1:], nil
+}
+
+func missing(path string) error { return errs.New(errs.NotFound, "file %s does not exist", path) }
 
 // Open implements [FS].
 func (s *Sim) Open(name string, create bool) (File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.files[name]
+	dir, base, err := s.parent(name)
+	if err != nil {
+		return nil, err
+	}
+	f := dir.get(base)
 	if f == nil {
 		if !create {
-			return nil, errs.New(errs.NotFound, "file %s does not exist", name)
+			return nil, missing(name)
 		}
-		f = &simFile{before: map[int][]byte{}}
-		s.files[name] = f
+		f = newFile()
+		dir.set(base, f)
 	}
 	return &simHandle{s: s, f: f, name: name, life: s.life}, nil
 }
 
 // List implements [FS].
-func (s *Sim) List() ([]string, error) {
+func (s *Sim) List() ([]string, error) { return s.list(""), nil }
+
+func (s *Sim) list(path string) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return sorted(s.files), nil
+	if dir := s.root.find(path); dir != nil {
+		for _, name := range slices.Sorted(maps.Keys(dir.names)) {
+			if f := dir.get(name); f != nil && f.names == nil {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
-// Remove implements [FS].
-func (s *Sim) Remove(name string) error {
+// Remove implements [FS]. It removes empty directories too.
+func (s *Sim) Remove(path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.files[name]
+	dir, base, err := s.parent(path)
+	if err != nil {
+		return err
+	}
+	switch f := dir.get(base); {
+	case f == nil:
+		return missing(path)
+	case f.names != nil && slices.ContainsFunc(slices.Collect(maps.Values(f.names)), func(e *entry) bool { return e.now != nil }):
+		return errs.New(errs.FailedPrecondition, "directory %s is not empty", path)
+	}
+	dir.set(base, nil)
+	return nil
+}
+
+// Mkdir makes a directory.
+func (s *Sim) Mkdir(path string) error {
+	return s.name(path, func() (*inode, error) { return newDir(), nil })
+}
+
+// Link gives a file one more name, which is not there.
+func (s *Sim) Link(from, to string) error {
+	return s.name(to, func() (*inode, error) {
+		if f := s.root.find(from); f != nil {
+			return f, nil
+		}
+		return nil, missing(from)
+	})
+}
+
+// name makes a name, which is not there, for what f returns.
+func (s *Sim) name(path string, f func() (*inode, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dir, base, err := s.parent(path)
+	if err != nil {
+		return err
+	}
+	if dir.get(base) != nil {
+		return errs.New(errs.AlreadyExists, "file %s exists", path)
+	}
+	x, err := f()
+	if err == nil {
+		dir.set(base, x)
+	}
+	return err
+}
+
+// Rename gives a file another name, whatever has it.
+func (s *Sim) Rename(from, to string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a, old, err := s.parent(from)
+	if err != nil {
+		return err
+	}
+	b, name, err := s.parent(to)
+	if err != nil {
+		return err
+	}
+	f := a.get(old)
 	if f == nil {
-		return errs.New(errs.NotFound, "file %s does not exist", name)
+		return missing(from)
 	}
-	delete(s.files, name)
-	if f.named {
-		s.gone[name] = f
-	}
+	a.set(old, nil)
+	b.set(name, f)
 	return nil
 }
 
 // SyncDir implements [FS].
-func (s *Sim) SyncDir() error {
+func (s *Sim) SyncDir() error { return s.SyncDirAt("") }
+
+// SyncDirAt makes the names in the directory at path durable, "" is the root.
+func (s *Sim) SyncDirAt(path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.gone)
-	for _, f := range s.files {
-		f.named = true
+	dir := s.root.find(path)
+	if dir == nil || dir.names == nil {
+		return missing(path)
 	}
+	dir.syncNames()
 	return nil
 }
+
+// Files returns the contents of the files below a directory, by path from there.
+func (s *Sim) Files(path string) map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string][]byte{}
+	if dir := s.root.find(path); dir != nil {
+		dir.each("", func(path string, f *inode) {
+			all[path] = make([]byte, f.size)
+			f.read(all[path], 0)
+		})
+	}
+	return all
+}
+
+// Sub returns the directory at path as an [FS] with the lock of the whole.
+func (s *Sim) Sub(path string) FS { return simDir{s, path} }
+
+// simDir is a directory below the root.
+type simDir struct {
+	s    *Sim
+	path string
+}
+
+func (d simDir) Open(name string, create bool) (File, error) {
+	return d.s.Open(d.path+"/"+name, create)
+}
+func (d simDir) List() ([]string, error)  { return d.s.list(d.path), nil }
+func (d simDir) Remove(name string) error { return d.s.Remove(d.path + "/" + name) }
+func (d simDir) SyncDir() error           { return d.s.SyncDirAt(d.path) }
+func (d simDir) Lock() (io.Closer, error) { return d.s.Lock() }
 
 // Lock implements [FS].
 func (s *Sim) Lock() (io.Closer, error) {
@@ -262,7 +380,7 @@ func (l *simLock) Close() error {
 
 type simHandle struct {
 	s    *Sim
-	f    *simFile
+	f    *inode
 	name string
 	life int
 }
@@ -343,6 +461,7 @@ func (h *simHandle) Sync() error {
 	defer h.s.mu.Unlock()
 	if h.s.FailSync != nil {
 		if err := h.s.FailSync(h.name); err != nil {
+			h.f.failSync()
 			return err
 		}
 	}
@@ -359,12 +478,3 @@ func (h *simHandle) Size() (int64, error) {
 }
 
 func (h *simHandle) Close() error { return nil }
-
-func sorted(m map[string]*simFile) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}

@@ -59,7 +59,7 @@ func (l *Log) Ahead(ctx context.Context) {
 		if early {
 			continue
 		}
-		if err := l.fill(); err != nil && !errs.Is(err, errs.ResourceExhausted) {
+		if err := l.Fill(); err != nil && !errs.Is(err, errs.ResourceExhausted) {
 			return // Append meets the same and says so
 		}
 	}
@@ -105,8 +105,8 @@ func (l *Log) wake() {
 	}
 }
 
-// fill makes files until there are enough.
-func (l *Log) fill() error {
+// Fill makes files until there are enough, as Ahead does.
+func (l *Log) Fill() error {
 	for {
 		l.mu.Lock()
 		enough := len(l.free) >= aheadFiles || l.failed != nil

@@ -31,7 +31,13 @@ import (
 type Store struct {
 	root  string
 	files *files
+	trace Trace
 }
+
+// Trace makes each change of the file system by calling do: tests record it or
+// leave it out. Kind is create, write, sync, link, rename, remove, mkdir or
+// syncdir; to is the new name of link and rename.
+type Trace func(kind, path, to string, data []byte, do func() error) error
 
 // staleTemp is how old a temporary file is before it counts as the leftover
 // of a crash; nothing takes that long to write one object.
@@ -39,10 +45,13 @@ const staleTemp = time.Hour
 
 // Open returns the store in the directory root, which it makes if needed,
 // and removes temporary files that a crash has left.
-func Open(root string) (*Store, error) {
-	d := &Store{root: root, files: &files{byKey: map[string]*list.Element{}}}
+func Open(root string) (*Store, error) { return OpenTraced(root, nil) }
+
+// OpenTraced is [Open] for tests, which make the store's changes.
+func OpenTraced(root string, trace Trace) (*Store, error) {
+	d := &Store{root: root, files: &files{byKey: map[string]*list.Element{}}, trace: trace}
 	runtime.AddCleanup(d, (*files).close, d.files)
-	if err := os.MkdirAll(d.temp(), 0o700); err != nil {
+	if err := d.makeParents(filepath.Join(d.temp(), "put")); err != nil {
 		return nil, errs.Wrap(err, "open object directory")
 	}
 	left, err := os.ReadDir(d.temp())
@@ -59,6 +68,24 @@ func Open(root string) (*Store, error) {
 
 func (d *Store) temp() string           { return filepath.Join(d.root, ".tmp") }
 func (d *Store) path(key string) string { return filepath.Join(d.root, filepath.FromSlash(key)) }
+
+// change makes a change of the file system.
+func (d *Store) change(kind, path, to string, data []byte, do func() error) error {
+	if d.trace != nil {
+		return d.trace(kind, path, to, data, do)
+	}
+	return do()
+}
+
+// syncDir makes the names in a directory durable.
+func (d *Store) syncDir(dir string) error {
+	return d.change("syncdir", dir, "", nil, func() error { return atomicfile.SyncDir(dir) })
+}
+
+// remove removes a file, or a directory that is empty.
+func (d *Store) remove(path string) error {
+	return d.change("remove", path, "", nil, func() error { return os.Remove(path) })
+}
 
 // Get implements [store.Store].
 func (d *Store) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
@@ -105,7 +132,7 @@ func (d *Store) Create(ctx context.Context, key string, data []byte) (store.Vers
 	if err != nil {
 		return "", classify(err, key)
 	}
-	defer os.Remove(tmp)
+	defer d.remove(tmp)
 	path := d.path(key)
 	unlock, err := d.lock() // a Delete beside us takes empty directories away
 	if err != nil {
@@ -113,10 +140,10 @@ func (d *Store) Create(ctx context.Context, key string, data []byte) (store.Vers
 	}
 	defer unlock()
 	if err = d.makeParents(path); err == nil {
-		err = os.Link(tmp, path)
+		err = d.change("link", tmp, path, nil, func() error { return os.Link(tmp, path) })
 	}
 	if err == nil {
-		err = atomicfile.SyncDir(filepath.Dir(path))
+		err = d.syncDir(filepath.Dir(path))
 	}
 	if err != nil {
 		return "", classify(err, key)
@@ -133,7 +160,7 @@ func (d *Store) Replace(ctx context.Context, key string, data []byte, old store.
 	if err != nil {
 		return "", classify(err, key)
 	}
-	defer os.Remove(tmp)
+	defer d.remove(tmp)
 	unlock, err := d.lock()
 	if err != nil {
 		return "", classify(err, key)
@@ -147,7 +174,11 @@ func (d *Store) Replace(ctx context.Context, key string, data []byte, old store.
 	if store.ContentVersion(have) != old {
 		return "", errs.New(errs.Conflict, "object %s has changed", key)
 	}
-	if err := atomicfile.Rename(tmp, path); err != nil {
+	err = d.change("rename", tmp, path, nil, func() error { return os.Rename(tmp, path) })
+	if err == nil {
+		err = d.syncDir(filepath.Dir(path))
+	}
+	if err != nil {
 		return "", classify(err, key)
 	}
 	return store.ContentVersion(data), nil
@@ -221,16 +252,16 @@ func (d *Store) Delete(ctx context.Context, key string) error {
 	defer unlock()
 	path := d.path(key)
 	d.files.forget(key)
-	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+	if err := d.remove(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
 		return classify(err, key)
 	}
 	dir := filepath.Dir(path)
-	for dir != d.root && os.Remove(dir) == nil { // fails where something is left
+	for dir != d.root && d.remove(dir) == nil { // fails where something is left
 		dir = filepath.Dir(dir)
 	}
-	if err := atomicfile.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.syncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return classify(err, key)
 	}
 	return nil
@@ -245,23 +276,34 @@ func (d *Store) write(data []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for len(data) > 0 && err == nil {
-		var n int
-		n, err = f.Write(data[:min(len(data), writeStep)])
-		data = data[n:]
-		sched.Yield()
+	err = d.change("create", f.Name(), "", nil, func() error { return nil })
+	if err == nil {
+		err = d.change("write", f.Name(), "", data, func() error { return writeSteps(f, data) })
 	}
 	if err == nil {
-		err = f.Sync()
+		err = d.change("sync", f.Name(), "", nil, f.Sync)
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
 	if err != nil {
-		os.Remove(f.Name())
+		d.remove(f.Name())
 		return "", err
 	}
 	return f.Name(), nil
+}
+
+// writeSteps writes data to f step by step.
+func writeSteps(f *os.File, data []byte) error {
+	for len(data) > 0 {
+		n, err := f.Write(data[:min(len(data), writeStep)])
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+		sched.Yield()
+	}
+	return nil
 }
 
 // makeParents makes the directories above path, each durable in its parent.
@@ -270,15 +312,14 @@ func (d *Store) makeParents(path string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
-	if dir != d.root {
-		if err := d.makeParents(dir); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := d.makeParents(dir); err != nil {
 		return err
 	}
-	return atomicfile.SyncDir(filepath.Dir(dir))
+	err := d.change("mkdir", dir, "", nil, func() error { return os.Mkdir(dir, 0o700) })
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return d.syncDir(filepath.Dir(dir))
 }
 
 // lock excludes other Replace and Delete calls, of any process.
