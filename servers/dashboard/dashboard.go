@@ -1,5 +1,6 @@
 // Package dashboard serves the web interface of the server, below /ui/: its
-// files, a login with an API key, and the REST face for its pages.
+// files, a login with an API key or by OpenID Connect, and the REST face for its
+// pages.
 //
 // A login makes a session: a cookie that holds the key, sealed, so that scripts
 // of a page cannot read it. The REST face itself accepts no cookie. The pages call
@@ -9,8 +10,10 @@
 package dashboard
 
 import (
+	"crypto/cipher"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -34,8 +37,10 @@ const maxLogin = 4 << 10
 // Config configures the interface.
 type Config struct {
 	Key    []byte       // 32 bytes; sessions are sealed with a key that is made of it
-	Secure bool         // the listener has TLS
+	Secure bool         // browsers reach it by TLS
 	REST   http.Handler // the REST face, at its own path
+	OIDC   *OIDC        // nil: people log in by key alone
+	Logger *slog.Logger
 }
 
 // Dashboard serves the interface.
@@ -43,6 +48,7 @@ type Dashboard struct {
 	cfg      Config
 	api      *api.Server
 	sessions *sessions
+	attempts cipher.AEAD // of logins under way
 	files    http.Handler
 }
 
@@ -53,11 +59,17 @@ func Mount(s *api.Server, cfg Config) error {
 		return err
 	}
 	d := &Dashboard{cfg: cfg, api: s, sessions: ss}
+	if d.attempts, err = newCipher(cfg.Key, "dashboard login"); err != nil {
+		return err
+	}
 	if d.files, err = newFiles(); err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+Prefix+"/login", d.login)
+	mux.HandleFunc("GET "+Prefix+"/login/methods", d.methods)
+	mux.HandleFunc("GET "+Prefix+"/login/begin", d.begin)
+	mux.HandleFunc("GET "+callback, d.finish)
 	mux.HandleFunc("POST "+Prefix+"/logout", d.logout)
 	mux.HandleFunc("GET "+Prefix+"/session", d.session)
 	mux.HandleFunc(Prefix+"/api/", d.bridge)
@@ -128,9 +140,14 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.Release()
-	x := d.sessions.make(strings.TrimSpace(in.Key), c.Identity.Expires)
+	answer(w, whoOf(c, d.logIn(w, strings.TrimSpace(in.Key), c)))
+}
+
+// logIn makes a session for the key of a caller.
+func (d *Dashboard) logIn(w http.ResponseWriter, key string, c *api.Caller) *session {
+	x := d.sessions.make(key, c.Identity.Expires)
 	http.SetCookie(w, d.cookie(d.sessions.seal(x), x.Expires))
-	answer(w, whoOf(c, x))
+	return x
 }
 
 // cookie returns the cookie of a session; the empty value removes it.
