@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/servers/api"
 )
 
@@ -101,13 +102,15 @@ type who struct {
 	Project string    `json:"project"`
 	Roles   []string  `json:"roles"`
 	Expires time.Time `json:"expires_at"` // of the session
+	// Installation: a role holds in all projects, so its pages are shown too.
+	Installation bool `json:"installation,omitempty"`
 }
 
 func whoOf(c *api.Caller, x *session) who {
 	w := who{Name: c.Identity.Name, Project: c.Project(), Roles: []string{}, Expires: x.Expires}
 	for _, r := range c.Identity.Roles {
-		name, _, _ := strings.Cut(r, "@")
-		w.Roles = append(w.Roles, name)
+		name, _, bound := rpc.SplitRole(r)
+		w.Roles, w.Installation = append(w.Roles, name), w.Installation || !bound
 	}
 	return w
 }
