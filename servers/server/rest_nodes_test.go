@@ -44,10 +44,10 @@ func TestNodesOverREST(t *testing.T) {
 	}
 	e.must(http.MethodGet, "/nodes/none", got.Secret, "", http.StatusNotFound)
 	e.must(http.MethodGet, "/nodes/none/metrics", got.Secret, "", http.StatusNotFound)
-	// Its role is that of a viewer, and lists are those of the default project.
+	// Its role is that of a viewer, in all projects.
 	e.must(http.MethodPost, "/sessions", got.Secret, `{"template": "none"}`, http.StatusForbidden)
-	if ids := listed(e.must(http.MethodGet, "/sessions", got.Secret, "", http.StatusOK), "sessions", "id"); len(ids) != 0 {
-		t.Errorf("%v, of the project of %s", ids, own.sandbox.ID)
+	if ids := listed(e.must(http.MethodGet, "/sessions", got.Secret, "", http.StatusOK), "sessions", "id"); len(ids) != 1 || ids[0] != string(own.sandbox.ID) {
+		t.Errorf("%v, want %s", ids, own.sandbox.ID)
 	}
 	text := e.browser().must("POST", "/ui/login", `{"key": "`+got.Secret+`"}`, http.StatusOK)
 	if want := `"project":"default","roles":["viewer"]`; !strings.Contains(text, want) || !strings.Contains(text, `"installation":true`) {
