@@ -278,6 +278,10 @@ func (f fakeNodes) set(ctx context.Context, name string, cordoned bool) (*server
 	}
 	return &server.NodeResponse{Node: *record(n)}, nil
 }
+func (f fakeNodes) List(context.Context) (*server.NodesResponse, error) {
+	return nil, errs.New(errs.Unimplemented, "r lists entities")
+}
+
 func (f fakeNodes) Summary(context.Context) (*server.NodesSummary, error) {
 	return &server.NodesSummary{Nodes: 1, Ready: 1}, nil
 }

@@ -716,6 +716,55 @@ func (x *NodesSummary) Validate() error { return schema.Validate(x) }
 func (x *NodesSummary) ValidateFields(v *schema.Validator) {
 }
 
+// NodeState: A node, and what sandboxes reserve on it.
+type NodeState struct {
+	// The node.
+	Node schema.Record `cbor:"1,keyasint" json:"node" schema:"required"`
+	// Sandboxes on it that have not ended.
+	Sandboxes int64 `cbor:"2,keyasint" json:"sandboxes" schema:"required"`
+	// CPU that they reserve, in thousandths.
+	CPUMillis int64 `cbor:"3,keyasint" json:"cpu_millis" schema:"required"`
+	// Memory that they reserve.
+	MemoryBytes int64 `cbor:"4,keyasint" json:"memory_bytes" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x NodeState) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *NodeState) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *NodeState) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *NodeState) ValidateFields(v *schema.Validator) {
+}
+
+// NodesResponse: The nodes.
+type NodesResponse struct {
+	// Nodes by name.
+	Nodes []NodeState `cbor:"1,keyasint,omitempty" json:"nodes,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x NodesResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *NodesResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *NodesResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *NodesResponse) ValidateFields(v *schema.Validator) {
+	for i := range x.Nodes {
+		v.InElem("nodes", i, &x.Nodes[i])
+	}
+}
+
 // DrainResponse: A node on which no new sandboxes are placed.
 type DrainResponse struct {
 	// The node.
@@ -1342,6 +1391,9 @@ type Nodes interface {
 	// Summary: Counts the nodes, and the ready ones among them. Every caller with a role may
 	// ask. Permission: read, in any project.
 	Summary(ctx context.Context) (*NodesSummary, error)
+	// List: Returns the nodes, and what sandboxes reserve on each. Permission: read, in all
+	// projects.
+	List(ctx context.Context) (*NodesResponse, error)
 	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
 	// Uncordon: Places sandboxes on a node again. Permission: admin, in all projects.
@@ -1359,6 +1411,9 @@ type NodesClient interface {
 	// Summary: Counts the nodes, and the ready ones among them. Every caller with a role may
 	// ask. Permission: read, in any project.
 	Summary(ctx context.Context) (*NodesSummary, error)
+	// List: Returns the nodes, and what sandboxes reserve on each. Permission: read, in all
+	// projects.
+	List(ctx context.Context) (*NodesResponse, error)
 	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
 	// Uncordon: Places sandboxes on a node again. Permission: admin, in all projects.
@@ -1376,6 +1431,14 @@ func NewNodesClient(c rpc.Conn) NodesClient { return clientNodes{c} }
 func (c clientNodes) Summary(ctx context.Context) (*NodesSummary, error) {
 	resp := new(NodesSummary)
 	if err := c.conn.Call(ctx, &methodNodesSummary.MethodInfo, &rpc.None{}, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientNodes) List(ctx context.Context) (*NodesResponse, error) {
+	resp := new(NodesResponse)
+	if err := c.conn.Call(ctx, &methodNodesList.MethodInfo, &rpc.None{}, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -1415,6 +1478,19 @@ var methodNodesSummary = &rpc.Method{
 			return nil, err
 		}
 		return impl.(Nodes).Summary(ctx)
+	},
+}
+
+var methodNodesList = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.Nodes", Name: "List", Full: "server.Nodes/List", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(rpc.None)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Nodes).List(ctx)
 	},
 }
 
@@ -1472,6 +1548,7 @@ var methodNodesDrain = &rpc.Method{
 // NodesService is the table of the service.
 var NodesService = &rpc.Service{Name: "server.Nodes", Methods: []*rpc.Method{
 	methodNodesSummary,
+	methodNodesList,
 	methodNodesCordon,
 	methodNodesUncordon,
 	methodNodesDrain,

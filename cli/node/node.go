@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/api/core"
-	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/cli/command"
@@ -43,25 +42,9 @@ func newList(e *command.Env) *cobra.Command {
 	})
 }
 
-// usage is the amount that sandboxes reserve on a node.
-type usage struct{ sandboxes, cpuMillis, memoryBytes int64 }
-
-func reserved(all []*sandbox.Sandbox) map[id.Node]usage {
-	by := map[id.Node]usage{}
-	for _, s := range all {
-		if s.Spec.Node == "" || s.Status.Phase.Ended() {
-			continue
-		}
-		u := by[s.Spec.Node]
-		cpu, memory := s.Reserved()
-		by[s.Spec.Node] = usage{u.sandboxes + 1, u.cpuMillis + cpu, u.memoryBytes + memory}
-	}
-	return by
-}
-
 // Table prints nodes and what the sandboxes reserve on each.
 func Table(e *command.Env, nodes []*core.Node, all []*sandbox.Sandbox) {
-	by := reserved(all)
+	by := sandbox.ReservedByNode(all)
 	var rows [][]string
 	for _, n := range nodes {
 		phase := e.Paint(console.Yellow, string(n.Status.Phase))
@@ -79,8 +62,8 @@ func Table(e *command.Env, nodes []*core.Node, all []*sandbox.Sandbox) {
 			disk = schema.CellBytes(*n.Status.DiskFreeBytes)
 		}
 		rows = append(rows, []string{
-			n.Name, phase, n.Spec.Arch, strconv.FormatInt(u.sandboxes, 10), schema.CellMillis(u.cpuMillis) + " of " + schema.CellMillis(n.Spec.CPUMillis),
-			schema.CellBytes(u.memoryBytes) + " of " + schema.CellBytes(n.Spec.MemoryBytes), disk, n.Status.Version,
+			n.Name, phase, n.Spec.Arch, strconv.FormatInt(u.Sandboxes, 10), schema.CellMillis(u.CPUMillis) + " of " + schema.CellMillis(n.Spec.CPUMillis),
+			schema.CellBytes(u.MemoryBytes) + " of " + schema.CellBytes(n.Spec.MemoryBytes), disk, n.Status.Version,
 			n.Status.Message, schema.CellAge(n.CreatedAt, time.Now()),
 		})
 	}

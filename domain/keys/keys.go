@@ -2,7 +2,7 @@
 // each request to the HTTP API; the key gives it roles in one project.
 //
 //	Create, Delete  what users do
-//	Exchange        a key for an hour, for a caller with a token
+//	Exchange        a key for a caller with a token, for as long as its login lasts
 //	Authenticate    the identity of a key
 //	Check           whether an identity still has its key
 //	Follow, Run     keep the keys in memory, and write when they were used
@@ -35,6 +35,10 @@ import (
 // Prefix begins every key. Clients of E2B accept only keys that begin so and go
 // on with hexadecimal digits.
 const Prefix = "e2b_"
+
+// AllProjects as the project of a Request asks for a key whose roles hold in the whole
+// installation. Who may ask is decided by the caller of Create.
+const AllProjects = "*"
 
 // DefaultRole is the role of a key for which none is asked.
 const DefaultRole = "agent"
@@ -84,7 +88,7 @@ func (s *Service) put(k *core.APIKey) {
 
 // Request describes a key to create.
 type Request struct {
-	Project string   // name; "": the default project
+	Project string   // name, or AllProjects; "": the default project
 	Name    string   // unique in the project
 	Roles   []string // names of roles; none: DefaultRole
 	TTL     time.Duration
@@ -104,15 +108,19 @@ func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string
 
 // create is Create; with a lease the key's entity ends with it.
 func (s *Service) create(ctx context.Context, req Request, lease schema.LeaseID) (*core.APIKey, string, error) {
-	pid, err := projects.Find(ctx, s.store, req.Project)
+	project := req.Project
+	if project == "" || project == AllProjects {
+		project = projects.Default
+	}
+	pid, err := projects.Find(ctx, s.store, project)
 	if err != nil {
 		return nil, "", err
 	}
-	project := req.Project
-	if project == "" {
-		project = projects.Default
+	bind := project
+	if req.Project == AllProjects {
+		bind = ""
 	}
-	roles, err := boundRoles(req.Roles, project)
+	roles, err := boundRoles(req.Roles, bind)
 	if err != nil {
 		return nil, "", err
 	}
@@ -147,21 +155,24 @@ func (s *Service) create(ctx context.Context, req Request, lease schema.LeaseID)
 	return k, secret, nil
 }
 
-// exchanged is how long a key of Exchange is valid.
-const exchanged = time.Hour
-
 // Exchange makes a key with the roles of an identity that logged in by a token. The key
-// ends after an hour, and its entity with it. FailedPrecondition for another identity.
+// ends when the login does, and its entity with it. Roles that hold in all projects do so
+// for the key too; its entity is in the default project. FailedPrecondition for another
+// identity.
 func (s *Service) Exchange(ctx context.Context, i rpc.Identity) (*core.APIKey, string, error) {
 	if i.How != rpc.HowToken || len(i.Roles) == 0 {
 		return nil, "", errs.New(errs.FailedPrecondition, "%s did not log in by a token", i.Name).WithHint("`r key create` makes a key")
 	}
-	_, project, _ := rpc.SplitRole(i.Roles[0])
-	lease, err := s.store.Grant(ctx, exchanged)
+	_, project, bound := rpc.SplitRole(i.Roles[0])
+	if !bound {
+		project = AllProjects
+	}
+	left := time.Until(i.Expires)
+	lease, err := s.store.Grant(ctx, left)
 	if err != nil {
 		return nil, "", err
 	}
-	return s.create(ctx, Request{Project: project, Name: "token-" + strings.ToLower(rand.Text()[:10]), Roles: i.Roles, TTL: exchanged, By: i.Name}, lease.ID)
+	return s.create(ctx, Request{Project: project, Name: "token-" + strings.ToLower(rand.Text()[:10]), Roles: i.Roles, TTL: left, By: i.Name}, lease.ID)
 }
 
 // owner returns the id of the user of a key with roles. NotFound if there is none of
@@ -183,7 +194,7 @@ func (s *Service) owner(ctx context.Context, name string, roles []string) (id.Us
 	return u.GetID(), nil
 }
 
-// boundRoles binds roles to a project. InvalidArgument for an unknown role, and
+// boundRoles binds roles to a project, "" for all. InvalidArgument for an unknown role, and
 // for one of another project.
 func boundRoles(roles []string, project string) ([]string, error) {
 	if len(roles) == 0 {
@@ -199,7 +210,10 @@ func boundRoles(roles []string, project string) ([]string, error) {
 		case !slices.Contains(rpc.DefaultRoles.Names(), name):
 			return nil, errs.New(errs.InvalidArgument, "there is no role %q", name).WithHint("roles are %v", rpc.DefaultRoles.Names())
 		}
-		bound = append(bound, name+"@"+project)
+		if project != "" {
+			name += "@" + project
+		}
+		bound = append(bound, name)
 	}
 	return bound, nil
 }

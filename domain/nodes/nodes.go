@@ -3,13 +3,16 @@
 //
 //	Find               a node by name or id
 //	Drain              ends what runs on it
+//	List               with what sandboxes reserve on each
 //	Summary            how many there are and are ready
 //	Cordon, Uncordon   whether new sandboxes are placed on it
 //	LeaseOf, LeaseName the sign of life that a node renews
 package nodes
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
@@ -31,6 +34,33 @@ func Find(ctx context.Context, r entity.Reader, name string) (*core.Node, error)
 		return entity.Get[core.Node](ctx, r, id.Node(name))
 	}
 	return n, err
+}
+
+// State is a node, and what sandboxes reserve on it.
+type State struct {
+	*core.Node
+	sandbox.Reservation
+}
+
+// List returns the nodes that were not deleted, by name.
+func (s *Service) List(ctx context.Context) ([]State, error) {
+	all, _, err := entity.List[core.Node](ctx, s.Store, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	running, _, err := entity.List[sandbox.Sandbox](ctx, s.Store, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	by := sandbox.ReservedByNode(running)
+	var list []State
+	for _, n := range all {
+		if !n.Spec.Removed {
+			list = append(list, State{n, by[n.GetID()]})
+		}
+	}
+	slices.SortFunc(list, func(a, b State) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
 }
 
 // Summary is numbers of nodes.

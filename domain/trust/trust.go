@@ -1,6 +1,11 @@
-// Package trust knows the tokens of OpenID Connect with which programs log in that have no
-// key: jobs of CI, whose system signs a token that says which repository and branch they
-// are of. The rules say whose tokens give which roles in which project.
+// Package trust knows the tokens of OpenID Connect with which programs and people log in
+// that have no key: jobs of CI, whose system signs a token that says which repository and
+// branch they are of, and people at a browser, whose token the server gets from the issuer
+// itself. The rules say whose tokens give which roles in which project.
+//
+//	Load, Run      read the file of rules, and again when it has changed
+//	Authenticate   the identity of a token
+//	Begin, Finish  a login with a browser, by the authorization code flow
 //
 // In: a file of rules, tokens, and the keys that issuers publish. Out: identities. A token
 // of an issuer that no rule names is refused without a request to that issuer.
@@ -18,10 +23,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -35,8 +40,13 @@ import (
 )
 
 const (
-	// Session is how long a login by a token lasts, however long the token is valid.
+	// Session is how long a login by a token lasts unless its rule says otherwise, however
+	// long the token is valid.
 	Session = time.Hour
+	// minSession and maxSession bound what a rule may say.
+	minSession, maxSession = time.Minute, 12 * time.Hour
+	// AllProjects as the project of a rule stands for the installation.
+	AllProjects = "*"
 	// maxLife is the longest validity of a token that is taken.
 	maxLife = 24 * time.Hour
 	// maxFile bounds the file of rules, and an answer of an issuer, in bytes.
@@ -61,12 +71,24 @@ type Rule struct {
 	Issuer   string            `yaml:"issuer"`   // URL
 	Audience string            `yaml:"audience"` // for whom the token was made: a name of this server
 	Claims   map[string]string `yaml:"claims"`   // that the token must have; * stands for any text
-	Project  string            `yaml:"project"`  // name
+	Project  string            `yaml:"project"`  // name, or AllProjects
 	Roles    []string          `yaml:"roles"`    // in the project
+	Session  time.Duration     `yaml:"session"`  // how long a login lasts; 0: Session
 }
 
 // Rules are the rules of a server. It is safe for concurrent use.
 type Rules struct {
+	path string // "": there is no file
+	now  atomic.Pointer[ruleSet]
+
+	mu      sync.Mutex
+	text    []byte // of the file, as it was parsed last
+	pending []byte // of the file, when it differed from text at the last read
+	err     error  // why text is not in force
+}
+
+// ruleSet is the rules of a file.
+type ruleSet struct {
 	rules   []Rule
 	issuers map[string]*issuer
 }
@@ -86,30 +108,42 @@ type issuer struct {
 // Load reads the rules of a file; "": none. Errors have class FailedPrecondition and name
 // file and rule.
 func Load(path string) (*Rules, error) {
-	r := &Rules{issuers: map[string]*issuer{}}
+	r := &Rules{path: path}
+	r.now.Store(&ruleSet{})
 	if path == "" {
 		return r, nil
 	}
-	f, err := os.Open(path)
+	b, err := r.read()
 	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %w", err)
+		return nil, err
 	}
-	defer f.Close()
-	d := yaml.NewDecoder(io.LimitReader(f, maxFile))
+	return r, r.use(b)
+}
+
+// parse returns the rules of a text. Issuers of old that it names too are kept, with what
+// they answered.
+func parse(path string, b []byte, old *ruleSet) (*ruleSet, error) {
+	s := &ruleSet{issuers: map[string]*issuer{}}
+	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
-	if err := d.Decode(&r.rules); err != nil && !errors.Is(err, io.EOF) {
+	if err := d.Decode(&s.rules); err != nil && !errors.Is(err, io.EOF) {
 		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s: %w", path, err).WithHint("a list of issuer, audience, claims, project and roles: docs/ci.md has examples")
 	}
 	client := &http.Client{Timeout: askTime, Transport: boundedhttp.Transport(http.DefaultTransport, maxFile)}
-	for i, rule := range r.rules {
+	for i, rule := range s.rules {
 		if err := rule.check(); err != nil {
 			return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s: rule %d: %w", path, i+1, err)
 		}
-		if r.issuers[rule.Issuer] == nil {
-			r.issuers[rule.Issuer] = &issuer{url: rule.Issuer, client: client, limit: rate.NewLimiter(perSecond, burst)}
+		is := old.issuers[rule.Issuer]
+		if is == nil {
+			is = s.issuers[rule.Issuer]
 		}
+		if is == nil {
+			is = &issuer{url: rule.Issuer, client: client, limit: rate.NewLimiter(perSecond, burst)}
+		}
+		s.issuers[rule.Issuer] = is
 	}
-	return r, nil
+	return s, nil
 }
 
 func (r *Rule) check() error {
@@ -125,6 +159,8 @@ func (r *Rule) check() error {
 		return errors.New("it has no project")
 	case len(r.Roles) == 0:
 		return errors.New("it has no roles")
+	case r.Session != 0 && (r.Session < minSession || r.Session > maxSession):
+		return fmt.Errorf("its session of %s is not between %s and %s", r.Session, minSession, maxSession)
 	}
 	for _, role := range r.Roles {
 		if !slices.Contains(rpc.DefaultRoles.Names(), role) {
@@ -148,15 +184,24 @@ func IsToken(s string) bool { return strings.HasPrefix(s, "ey") && strings.Count
 // one that is not valid or that no rule takes; Unavailable if its issuer does not answer;
 // ResourceExhausted if too many are verified.
 func (r *Rules) Authenticate(ctx context.Context, token string) (rpc.Identity, error) {
+	return r.authenticate(ctx, token, func(*oidc.IDToken) error { return nil })
+}
+
+// authenticate is Authenticate; check is asked about a token that is valid.
+func (r *Rules) authenticate(ctx context.Context, token string, check func(*oidc.IDToken) error) (rpc.Identity, error) {
+	set := r.now.Load()
 	from, err := issuerOf(token)
 	if err != nil {
 		return rpc.Identity{}, err
 	}
-	is := r.issuers[from]
+	is := set.issuers[from]
 	if is == nil {
 		return rpc.Identity{}, refused("tokens of the issuer %q are not trusted here", text.Cut(from, maxName))
 	}
 	t, err := is.verify(ctx, token)
+	if err == nil {
+		err = check(t)
+	}
 	if err != nil {
 		return rpc.Identity{}, err
 	}
@@ -168,7 +213,7 @@ func (r *Rules) Authenticate(ctx context.Context, token string) (rpc.Identity, e
 		return rpc.Identity{}, refused("the token is valid for longer than %s", maxLife)
 	}
 	why := ""
-	for _, rule := range r.rules {
+	for _, rule := range set.rules {
 		if rule.Issuer != from {
 			continue
 		}
@@ -312,9 +357,12 @@ func matches(pattern, value string) bool {
 // identity is that of a token which the rule takes. Its name has a colon, which no user's
 // has.
 func (r *Rule) identity(t *oidc.IDToken) rpc.Identity {
-	id := rpc.Identity{Name: text.Cut("token:"+t.Subject, maxName), How: rpc.HowToken, Expires: time.Now().Add(Session)}
+	id := rpc.Identity{Name: text.Cut("token:"+t.Subject, maxName), How: rpc.HowToken, Expires: time.Now().Add(cmp.Or(r.Session, Session))}
 	for _, role := range r.Roles {
-		id.Roles = append(id.Roles, role+"@"+r.Project)
+		if r.Project != AllProjects {
+			role += "@" + r.Project
+		}
+		id.Roles = append(id.Roles, role)
 	}
 	return id
 }

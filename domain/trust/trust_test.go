@@ -168,7 +168,7 @@ func TestWrongRules(t *testing.T) {
 	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errs.Is(err, errs.FailedPrecondition) {
 		t.Errorf("no file: %v", err)
 	}
-	if r, err := Load(""); err != nil || len(r.rules) != 0 {
+	if r, err := Load(""); err != nil || len(r.now.Load().rules) != 0 {
 		t.Errorf("not configured: %v", err)
 	}
 }

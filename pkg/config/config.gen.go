@@ -18,6 +18,7 @@ type Config struct {
 	Log          Log           // Logging of the server.
 	RPC          RPC           // How clients reach the server.
 	API          API           // The HTTP API for programs.
+	Dashboard    Dashboard     // The web interface, at /ui/ of the HTTP API.
 	MCP          MCP           // Sandboxes for agents, by MCP at /mcp of the HTTP API.
 	SSH          SSH           // SSH to sandboxes.
 	Runners      Runners       // Machines that dial out to run sandboxes.
@@ -57,9 +58,18 @@ type RPC struct {
 type API struct {
 	Address   string // host:port to listen on; empty: none. Without tls, others than this machine must reach it through a proxy that has TLS.
 	TLS       bool   // Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.
-	TrustFile string // File with the issuers of OpenID Connect whose tokens log in, such as those of a CI system, and the roles that they give (docs/ci.md); empty: none.
+	TrustFile string // File with the issuers of OpenID Connect whose tokens log in, such as those of a CI system, and the roles that they give (docs/ci.md). It is read again when it changes; empty: none.
 	Rate      int64  // Requests that a key may make; also those without a valid key from an address; 0: no limit. Further ones are answered with status 429.
 	Burst     int64  // Requests that it may make at once after a pause.
+}
+
+// Dashboard: The web interface at /ui/ of the HTTP API (docs/dashboard.md). People log in with an API key, and by OpenID Connect if an issuer is named here.
+type Dashboard struct {
+	URL            string   // Address at which browsers reach the HTTP API, such as that of a proxy in front of it; empty: as the request names it. With https its cookies are sent by TLS only.
+	OidcIssuer     string   // Issuer of OpenID Connect at which people log in. The rules of api.trust_file must name it; empty: people log in by key alone.
+	OidcClientID   string   // Client that the issuer knows this server as. It is the audience of the rules.
+	OidcSecretFile string   // File with the secret of the client, which is read at the start; empty: it has none.
+	OidcScopes     []string // Scopes that the server asks for besides openid and email. Claims that the rules name may need them, such as groups.
 }
 
 // MCP: Sandboxes for agents, by the Model Context Protocol at /mcp of the HTTP API.
@@ -277,12 +287,25 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.Address }},
 	{Path: "api.tls", Type: "bool", Default: "false", Doc: "Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.TLS }},
-	{Path: "api.trust_file", Type: "string", Default: "", Doc: "File with the issuers of OpenID Connect whose tokens log in, such as those of a CI system, and the roles that they give (docs/ci.md); empty: none.", Unit: "", Min: "", Max: "",
+	{Path: "api.trust_file", Type: "string", Default: "", Doc: "File with the issuers of OpenID Connect whose tokens log in, such as those of a CI system, and the roles that they give (docs/ci.md). It is read again when it changes; empty: none.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.TrustFile }},
 	{Path: "api.rate", Type: "int", Default: "200", Doc: "Requests that a key may make; also those without a valid key from an address; 0: no limit. Further ones are answered with status 429.", Unit: "requests per second", Min: "0", Max: "1000000",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.Rate }},
 	{Path: "api.burst", Type: "int", Default: "1000", Doc: "Requests that it may make at once after a pause.", Unit: "", Min: "1", Max: "1000000",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.Burst }},
+	{Path: "dashboard.url", Type: "string", Default: "", Doc: "Address at which browsers reach the HTTP API, such as that of a proxy in front of it; empty: as the request names it. With https its cookies are sent by TLS only.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^https?://[^/]+/?$"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Dashboard.URL }},
+	{Path: "dashboard.oidc_issuer", Type: "string", Default: "", Doc: "Issuer of OpenID Connect at which people log in. The rules of api.trust_file must name it; empty: people log in by key alone.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^https?://"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Dashboard.OidcIssuer }},
+	{Path: "dashboard.oidc_client_id", Type: "string", Default: "", Doc: "Client that the issuer knows this server as. It is the audience of the rules.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Dashboard.OidcClientID }},
+	{Path: "dashboard.oidc_secret_file", Type: "string", Default: "", Doc: "File with the secret of the client, which is read at the start; empty: it has none.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^/"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Dashboard.OidcSecretFile }},
+	{Path: "dashboard.oidc_scopes", Type: "list", Default: "", Doc: "Scopes that the server asks for besides openid and email. Claims that the rules name may need them, such as groups.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Dashboard.OidcScopes }},
 	{Path: "mcp.tools", Type: "list", Default: "", Doc: "Tools that agents get, by their names or those of their groups; empty: all.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.MCP.Tools }},
 	{Path: "mcp.no_network", Type: "bool", Default: "false", Doc: "Refuse sandboxes that reach a network.", Unit: "", Min: "", Max: "",

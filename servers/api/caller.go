@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )
@@ -28,14 +29,15 @@ type Caller struct {
 // Release says that the caller's calls have ended.
 func (c *Caller) Release() { c.owner.release(c.s) }
 
-// Project returns the project of the key, the one project in which it has roles.
+// Project returns the project of the key, the one project in which it has roles. For a key
+// whose roles hold in all projects that is the default project.
 func (c *Caller) Project() string {
 	for _, r := range c.Identity.Roles {
 		if _, project, bound := rpc.SplitRole(r); bound {
 			return project
 		}
 	}
-	return ""
+	return projects.Default
 }
 
 // Key returns the API key of a request, from Authorization: Bearer or X-API-Key;
@@ -61,6 +63,12 @@ func (s *Server) Authenticate(ctx context.Context, key string) (*Caller, error) 
 	if err != nil {
 		return nil, err
 	}
+	return s.As(id)
+}
+
+// As returns the caller with an identity that was authenticated otherwise, who must be
+// released.
+func (s *Server) As(id rpc.Identity) (*Caller, error) {
 	sh, err := s.clients.acquire(id)
 	if err != nil {
 		return nil, err

@@ -1,5 +1,6 @@
 // Package dashboard serves the web interface of the server, below /ui/: its
-// files, a login with an API key, and the REST face for its pages.
+// files, a login with an API key or by OpenID Connect, and the REST face for its
+// pages.
 //
 // A login makes a session: a cookie that holds the key, sealed, so that scripts
 // of a page cannot read it. The REST face itself accepts no cookie. The pages call
@@ -9,13 +10,16 @@
 package dashboard
 
 import (
+	"crypto/cipher"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/servers/api"
 )
 
@@ -34,8 +38,10 @@ const maxLogin = 4 << 10
 // Config configures the interface.
 type Config struct {
 	Key    []byte       // 32 bytes; sessions are sealed with a key that is made of it
-	Secure bool         // the listener has TLS
+	Secure bool         // browsers reach it by TLS
 	REST   http.Handler // the REST face, at its own path
+	OIDC   *OIDC        // nil: people log in by key alone
+	Logger *slog.Logger
 }
 
 // Dashboard serves the interface.
@@ -43,6 +49,7 @@ type Dashboard struct {
 	cfg      Config
 	api      *api.Server
 	sessions *sessions
+	attempts cipher.AEAD // of logins under way
 	files    http.Handler
 }
 
@@ -53,11 +60,17 @@ func Mount(s *api.Server, cfg Config) error {
 		return err
 	}
 	d := &Dashboard{cfg: cfg, api: s, sessions: ss}
+	if d.attempts, err = newCipher(cfg.Key, "dashboard login"); err != nil {
+		return err
+	}
 	if d.files, err = newFiles(); err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+Prefix+"/login", d.login)
+	mux.HandleFunc("GET "+Prefix+"/login/methods", d.methods)
+	mux.HandleFunc("GET "+Prefix+"/login/begin", d.begin)
+	mux.HandleFunc("GET "+callback, d.finish)
 	mux.HandleFunc("POST "+Prefix+"/logout", d.logout)
 	mux.HandleFunc("GET "+Prefix+"/session", d.session)
 	mux.HandleFunc(Prefix+"/api/", d.bridge)
@@ -89,13 +102,15 @@ type who struct {
 	Project string    `json:"project"`
 	Roles   []string  `json:"roles"`
 	Expires time.Time `json:"expires_at"` // of the session
+	// Installation: a role holds in all projects, so its pages are shown too.
+	Installation bool `json:"installation,omitempty"`
 }
 
 func whoOf(c *api.Caller, x *session) who {
 	w := who{Name: c.Identity.Name, Project: c.Project(), Roles: []string{}, Expires: x.Expires}
 	for _, r := range c.Identity.Roles {
-		name, _, _ := strings.Cut(r, "@")
-		w.Roles = append(w.Roles, name)
+		name, _, bound := rpc.SplitRole(r)
+		w.Roles, w.Installation = append(w.Roles, name), w.Installation || !bound
 	}
 	return w
 }
@@ -128,9 +143,14 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.Release()
-	x := d.sessions.make(strings.TrimSpace(in.Key), c.Identity.Expires)
+	answer(w, whoOf(c, d.logIn(w, strings.TrimSpace(in.Key), c)))
+}
+
+// logIn makes a session for the key of a caller.
+func (d *Dashboard) logIn(w http.ResponseWriter, key string, c *api.Caller) *session {
+	x := d.sessions.make(key, c.Identity.Expires)
 	http.SetCookie(w, d.cookie(d.sessions.seal(x), x.Expires))
-	answer(w, whoOf(c, x))
+	return x
 }
 
 // cookie returns the cookie of a session; the empty value removes it.

@@ -43,19 +43,47 @@ type sessions struct {
 
 // newSessions derives the key of sessions from the server's key of tokens.
 func newSessions(key []byte, now func() time.Time) (*sessions, error) {
-	k, err := hkdf.Key(sha256.New, key, nil, "dashboard session", 32)
+	aead, err := newCipher(key, "dashboard session")
 	if err != nil {
-		return nil, errs.New(errs.Internal, "key of sessions: %w", err)
+		return nil, err
+	}
+	return &sessions{aead: aead, now: now, ended: map[string]time.Time{}, calls: map[string]map[*call]bool{}}, nil
+}
+
+// newCipher returns a cipher whose key is made of the server's key of tokens for a purpose.
+func newCipher(key []byte, purpose string) (cipher.AEAD, error) {
+	k, err := hkdf.Key(sha256.New, key, nil, purpose, 32)
+	if err != nil {
+		return nil, errs.New(errs.Internal, "key of a %s: %w", purpose, err)
 	}
 	block, err := aes.NewCipher(k)
 	if err != nil {
-		return nil, errs.New(errs.Internal, "key of sessions: %w", err)
+		return nil, errs.New(errs.Internal, "key of a %s: %w", purpose, err)
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
-		return nil, errs.New(errs.Internal, "key of sessions: %w", err)
+		return nil, errs.New(errs.Internal, "key of a %s: %w", purpose, err)
 	}
-	return &sessions{aead: aead, now: now, ended: map[string]time.Time{}, calls: map[string]map[*call]bool{}}, nil
+	return aead, nil
+}
+
+// seal returns the value of a cookie.
+func seal(aead cipher.AEAD, v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // it has strings and times only
+	}
+	return base64.RawURLEncoding.EncodeToString(aead.Seal(nil, nil, b, nil))
+}
+
+// open reads the value of a cookie into v, and reports whether seal made it.
+func open(aead cipher.AEAD, value string, v any) bool {
+	b, err := base64.RawURLEncoding.DecodeString(value)
+	if err != nil {
+		return false
+	}
+	b, err = aead.Open(nil, nil, b, nil)
+	return err == nil && json.Unmarshal(b, v) == nil
 }
 
 // make returns a new session for a key, which ends no later than the key; zero: it does not end.
@@ -68,13 +96,7 @@ func (s *sessions) make(key string, end time.Time) *session {
 	return x
 }
 
-func (s *sessions) seal(x *session) string {
-	b, err := json.Marshal(x)
-	if err != nil {
-		panic(err) // it has strings and times only
-	}
-	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, b, nil))
-}
+func (s *sessions) seal(x *session) string { return seal(s.aead, x) }
 
 // of returns the session of a request. Unauthenticated without a valid one.
 func (s *sessions) of(r *http.Request) (*session, error) {
@@ -82,17 +104,9 @@ func (s *sessions) of(r *http.Request) (*session, error) {
 	if err != nil {
 		return nil, errs.New(errs.Unauthenticated, "nobody is logged in")
 	}
-	invalid := errs.New(errs.Unauthenticated, "the session has ended").WithHint("log in again")
-	b, err := base64.RawURLEncoding.DecodeString(c.Value)
-	if err != nil {
-		return nil, invalid
-	}
-	if b, err = s.aead.Open(nil, nil, b, nil); err != nil {
-		return nil, invalid
-	}
 	var x session
-	if err := json.Unmarshal(b, &x); err != nil || !s.now().Before(x.Expires) || s.over(&x) {
-		return nil, invalid
+	if !open(s.aead, c.Value, &x) || !s.now().Before(x.Expires) || s.over(&x) {
+		return nil, errs.New(errs.Unauthenticated, "the session has ended").WithHint("log in again")
 	}
 	return &x, nil
 }

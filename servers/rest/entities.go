@@ -227,12 +227,9 @@ func emitChange(e *entity.Event, emit func(event)) error {
 	return nil
 }
 
-// projectID returns the id of the caller's project; "" for a caller of all projects.
+// projectID returns the id of the caller's project.
 func projectID(ctx context.Context) (schema.ID, error) {
 	c := callerFrom(ctx)
-	if c.Project() == "" {
-		return "", nil
-	}
 	p, err := entity.ByName[core.Project](ctx, remote.New(c.Client), "", c.Project())
 	if err != nil {
 		return "", err

@@ -15,7 +15,7 @@ import (
 
 // MetricSeries is the values of a metric.
 type MetricSeries struct {
-	Metric  string     `json:"metric" doc:"What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight." example:"cpu"`
+	Metric  string     `json:"metric" doc:"What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight, disk_used." example:"cpu"`
 	Unit    string     `json:"unit" enum:"cores,bytes,bytes/s,requests/s,seconds,count" doc:"Unit of the values."`
 	Service string     `json:"service,omitempty" doc:"Service of the app."`
 	Label   string     `json:"label,omitempty" doc:"Of requests the class of their status (2xx; gone: the client left), of latency the quantile (p50, p95, p99)."`

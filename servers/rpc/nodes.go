@@ -19,6 +19,22 @@ func (h *nodeHandler) Summary(ctx context.Context) (*server.NodesSummary, error)
 	return &server.NodesSummary{Nodes: s.Nodes, Ready: s.Ready, Cordoned: s.Cordoned, Full: s.Full}, nil
 }
 
+func (h *nodeHandler) List(ctx context.Context) (*server.NodesResponse, error) {
+	list, err := h.nodes.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp := new(server.NodesResponse)
+	for _, n := range list {
+		rec, err := record(n.Node)
+		if err != nil {
+			return nil, err
+		}
+		resp.Nodes = append(resp.Nodes, server.NodeState{Node: rec, Sandboxes: n.Sandboxes, CPUMillis: n.CPUMillis, MemoryBytes: n.MemoryBytes})
+	}
+	return resp, nil
+}
+
 func (h *nodeHandler) Cordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
 	return nodeResponse(h.nodes.Cordon(ctx, req.Node))
 }

@@ -331,6 +331,7 @@ var answers = map[string]answer{
 	"core.Keys/Exchange":              forAny,
 	"server.SSH/Connect":              bySandbox(func(x *tenant) any { return &server.SSHConnectRequest{Sandbox: x.sandbox.GetID()} }),
 	"server.Nodes/Summary":            forAny,
+	"server.Nodes/List":               forCluster,
 	"server.Nodes/Cordon":             forCluster,
 	"runner.Runners/CreateToken":      forCluster,
 	"runner.Runners/Delete":           forCluster,

@@ -3,7 +3,11 @@ package server
 import (
 	"crypto/tls"
 	"net"
+	"net/http"
+	"os"
+	"strings"
 
+	"miren.dev/runtime/domain/trust"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/servers/api"
 	"miren.dev/runtime/servers/dashboard"
@@ -25,7 +29,33 @@ func (f *front) newAPI(cert *tls.Config) (*api.Server, error) {
 	face := rest.Mount(s)
 	s.MountRPC(f.rpc.Adopt)
 	workspace.Mount(s, f.c.workspace, f.c.logger.With("component", "workspace"))
-	return s, dashboard.Mount(s, dashboard.Config{Key: f.tokenKey, Secure: cfg.TLS != nil, REST: face})
+	return s, f.mountDashboard(s, face, cfg.TLS != nil)
+}
+
+// mountDashboard adds the dashboard to the HTTP API.
+func (f *front) mountDashboard(s *api.Server, face http.Handler, tls bool) error {
+	d := f.c.cfg.Dashboard
+	cfg := dashboard.Config{
+		Key: f.tokenKey, Secure: tls || strings.HasPrefix(d.URL, "https://"), REST: face, Logger: f.c.logger.With("component", "dashboard"),
+	}
+	if d.OidcIssuer == "" {
+		return dashboard.Mount(s, cfg)
+	}
+	if d.OidcClientID == "" || f.trust.Path() == "" {
+		return errs.New(errs.FailedPrecondition, "dashboard.oidc_issuer: people who log in at %s get no roles", d.OidcIssuer).
+			WithHint("set dashboard.oidc_client_id, and a rule in the file api.trust_file (docs/dashboard.md)")
+	}
+	cfg.OIDC = &dashboard.OIDC{Rules: f.trust, URL: d.URL, Client: trust.Client{
+		Issuer: d.OidcIssuer, ID: d.OidcClientID, Scopes: append([]string{"openid", "email"}, d.OidcScopes...),
+	}}
+	if d.OidcSecretFile != "" {
+		b, err := os.ReadFile(d.OidcSecretFile)
+		if err != nil {
+			return errs.New(errs.FailedPrecondition, "dashboard.oidc_secret_file: %w", err)
+		}
+		cfg.OIDC.Client.Secret = strings.TrimSpace(string(b))
+	}
+	return dashboard.Mount(s, cfg)
 }
 
 // ready returns why the server cannot do its work now.

@@ -1,14 +1,21 @@
 package server
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/history"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/testsupport/oidctest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -126,6 +133,131 @@ func TestDashboardSession(t *testing.T) {
 	}
 	if resp, text := b.do("GET", "/ui/api/v1/sessions", ""); resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("after the key was deleted: %d, %s", resp.StatusCode, text)
+	}
+}
+
+// TestDashboardLoginByOIDC: a person logs in at an issuer, and has a session as one with a
+// key has, with the roles of the rule, for as long as the rule says. What another browser or
+// site begins ends in no session.
+func TestDashboardLoginByOIDC(t *testing.T) {
+	p := oidctest.New(t)
+	dir := t.TempDir()
+	file, secret := filepath.Join(dir, "trust.yaml"), filepath.Join(dir, "secret")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(secret, p.Secret+"\n")
+	write(file, fmt.Sprintf("- {issuer: %q, audience: %q, claims: {groups: shop}, project: shop, roles: [viewer], session: 2h}\n", p.URL, p.ID))
+	e := newRestEnv(t, func(c *config.Config) {
+		c.API.TrustFile, c.Dashboard.OidcIssuer, c.Dashboard.OidcClientID, c.Dashboard.OidcSecretFile = file, p.URL, p.ID, secret
+	})
+	e.follow()
+	own := e.newTenant("shop")
+	// come goes to the issuer and back, as far as the server's answer.
+	come := func(b *browser, page string) string {
+		t.Helper()
+		resp, text := b.do("GET", "/ui/login/begin?return="+url.QueryEscape(page), "", "X-Dashboard", "")
+		if resp.StatusCode != http.StatusSeeOther {
+			t.Fatalf("begin: %d, %s", resp.StatusCode, text)
+		}
+		c := resp.Cookies()[0]
+		if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/ui/login/callback" || c.MaxAge > 600 {
+			t.Errorf("%v", c)
+		}
+		at, err := b.c.Get(resp.Header.Get("Location"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at.Body.Close()
+		back, err := at.Location()
+		if err != nil || !strings.HasPrefix(back.String(), e.url+"/ui/login/callback?") {
+			t.Fatalf("the issuer leads to %v, %v", back, err)
+		}
+		return strings.TrimPrefix(back.String(), e.url)
+	}
+	b := e.browser()
+	if text := b.must("GET", "/ui/login/methods", "", http.StatusOK); text != `{"oidc":"`+strings.TrimPrefix(p.URL, "http://")+`"}`+"\n" {
+		t.Errorf("%q", text)
+	}
+	p.LogsIn(map[string]any{"sub": "ann", "groups": []string{"shop"}})
+	back := come(b, "apps/shop?x=1")
+	resp, _ := e.browser().do("GET", back, "")
+	if to := resp.Header.Get("Location"); to != "/ui/?login=refused" || p.Logins() != 0 {
+		t.Errorf("in another browser: %s, %d logins", to, p.Logins())
+	}
+	resp, text := b.do("GET", back, "", "X-Dashboard", "")
+	if to := resp.Header.Get("Location"); resp.StatusCode != http.StatusSeeOther || to != "/ui/apps/shop?x=1" {
+		t.Fatalf("%d to %s: %s", resp.StatusCode, to, text)
+	}
+	var session *http.Cookie
+	for _, c := range resp.Cookies() {
+		if c.Name == "runtime_session" {
+			session = c
+		}
+	}
+	if left := time.Until(session.Expires); !session.HttpOnly || session.SameSite != http.SameSiteStrictMode || session.Path != "/ui" || left > 2*time.Hour || left < 110*time.Minute {
+		t.Errorf("%v", session)
+	}
+	if text := b.must("GET", "/ui/session", "", http.StatusOK); !strings.Contains(text, `"project":"shop","roles":["viewer"]`) {
+		t.Errorf("%s", text)
+	}
+	if text := b.must("GET", "/ui/api/v1/sessions", "", http.StatusOK); !strings.Contains(text, string(own.sandbox.ID)) {
+		t.Errorf("%s", text)
+	}
+	b.must("GET", "/ui/api/v1/sessions", "", http.StatusForbidden, "X-Dashboard", "")
+	b.must("DELETE", "/ui/api/v1/sessions/"+string(own.sandbox.ID), "", http.StatusForbidden)
+	// The audit log has who got which key.
+	records, err := history.NewHistoryClient(e.root()).List(t.Context(), &history.ListRequest{Stream: history.StreamAudit, Action: "core.Keys/Exchange", Limit: 10})
+	if err != nil || len(records.Records) != 1 || records.Records[0].Actor != "token:ann" {
+		t.Errorf("%+v, %v", records, err)
+	}
+	// A code is used once, and the attempt too.
+	resp, _ = b.do("GET", back, "")
+	if to := resp.Header.Get("Location"); to != "/ui/?login=refused" {
+		t.Errorf("again: %s", to)
+	}
+	b.must("POST", "/ui/logout", "", http.StatusNoContent)
+	b.must("GET", "/ui/api/v1/sessions", "", http.StatusUnauthorized)
+
+	// Another host is no page to return to.
+	for _, evil := range []string{"//evil.example.com", `\\evil.example.com`, "/https://evil.example.com", "../x"} {
+		resp, _ = b.do("GET", come(b, evil), "")
+		if to := resp.Header.Get("Location"); !strings.HasPrefix(to, "/ui/") || strings.HasPrefix(to, "/ui//") {
+			t.Errorf("%s leads to %s", evil, to)
+		}
+	}
+	b.must("POST", "/ui/logout", "", http.StatusNoContent)
+	old := come(b, "")
+	come(b, "")
+	resp, _ = b.do("GET", old, "")
+	if to := resp.Header.Get("Location"); to != "/ui/?login=refused" {
+		t.Errorf("the state of another attempt: %s", to)
+	}
+	p.LogsIn(map[string]any{"sub": "bob", "groups": "strangers"})
+	resp, _ = b.do("GET", come(b, ""), "")
+	if to := resp.Header.Get("Location"); to != "/ui/?login=refused" {
+		t.Errorf("a stranger: %s", to)
+	}
+	b.must("GET", "/ui/api/v1/sessions", "", http.StatusUnauthorized)
+	back = come(b, "")
+	p.Close()
+	resp, _ = b.do("GET", back, "")
+	if to := resp.Header.Get("Location"); to != "/ui/?login=away" {
+		t.Errorf("while the issuer is away: %s", to)
+	}
+
+	// Without an issuer there is only the key.
+	none := newRestEnv(t).browser()
+	if text := none.must("GET", "/ui/login/methods", "", http.StatusOK); text != "{}\n" {
+		t.Errorf("%q", text)
+	}
+	none.must("GET", "/ui/login/begin", "", http.StatusNotFound)
+	resp, _ = none.do("GET", "/ui/login/callback?code=x&state=y", "")
+	if to := resp.Header.Get("Location"); to != "/ui/?login=refused" {
+		t.Errorf("%s", to)
 	}
 }
 

@@ -239,6 +239,7 @@ func (f *front) run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	closed := make(chan struct{}) // when the RPC server has ended every call
 	g.Go(func() error { return f.keys.Run(gctx) })
+	g.Go(func() error { return f.trust.Run(gctx, f.c.logger.With("component", "trust")) })
 	if l.api != nil {
 		g.Go(func() error {
 			f.e2b.Start()

@@ -111,6 +111,13 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 		resp.Ready = resp.Ready && c.Health == server.HealthOk
 		resp.Components = append(resp.Components, c)
 	}
+	if f.trust.Path() != "" {
+		c := server.ComponentStatus{Name: "trust rules", Health: server.HealthOk}
+		if err := f.trust.Err(); err != nil {
+			c.Health, c.Message = server.HealthFailed, "the rules read before are in force: "+err.Error()
+		}
+		resp.Components = append(resp.Components, c)
+	}
 	resp.Components = append(resp.Components, f.c.m.logSinks.status()...)
 	resp.Components = append(resp.Components, f.c.m.metricSinks.status()...)
 	return resp, nil

@@ -54,6 +54,8 @@ export async function login(key) {
   caller.value = await (await send("POST", "/ui/login", { key })).json();
 }
 
+export const loginMethods = async () => (await send("GET", "/ui/login/methods")).json();
+
 export async function logout() {
   await send("POST", "/ui/logout", {}).catch(() => {});
   caller.value = null;

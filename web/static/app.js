@@ -10,6 +10,7 @@ import { SandboxList, SandboxPage } from "./pages/sandboxes.js";
 import { ExecutionList, ExecutionPage } from "./pages/executions.js";
 import { AddonList, AddonPage } from "./pages/addons.js";
 import { Audit, DiskList, DiskPage } from "./pages/resources.js";
+import { NodeList, NodePage } from "./pages/nodes.js";
 import { EntityList, EntityPage, Kinds } from "./pages/entities.js";
 
 // pages: path, name, key after g, component. A page with parameters has no key.
@@ -26,19 +27,26 @@ const pages = [
   [/^disks\/([^/]+)$/, "Disks", "", DiskPage],
   [/^addons$/, "Addons", "b", AddonList],
   [/^addons\/([^/]+)$/, "Addons", "", AddonPage],
+  [/^nodes$/, "Nodes", "n", NodeList],
+  [/^nodes\/([^/]+)$/, "Nodes", "", NodePage],
   [/^audit$/, "Audit", "u", Audit],
   [/^entities$/, "Entities", "e", Kinds],
   [/^entities\/([^/]+)$/, "Entities", "", EntityList],
   [/^entities\/([^/]+)\/([^/]+)$/, "Entities", "", EntityPage],
 ];
 
+// forInstallation are pages that only roles in all projects may see.
+const forInstallation = ["Nodes"];
+const may = (who, name) => who.installation || !forInstallation.includes(name);
+
 const paths = {
-  Overview: "", Apps: "apps", Sandboxes: "sandboxes", Executions: "executions", Disks: "disks", Addons: "addons", Audit: "audit", Entities: "entities",
+  Overview: "", Apps: "apps", Sandboxes: "sandboxes", Executions: "executions", Disks: "disks", Addons: "addons", Nodes: "nodes", Audit: "audit", Entities: "entities",
 };
 
 function Shortcuts({ close }) {
+  const who = caller.value;
   const rows = [["/", "Search this list"], ["j · k", "Next and previous row"], ["?", "This help"], ["Esc", "Close, or leave the search"],
-    ...pages.filter((p) => p[2]).map((p) => ["g " + p[2], p[1]])];
+    ...pages.filter((p) => p[2] && may(who, p[1])).map((p) => ["g " + p[2], p[1]])];
   return html`<${Dialog} title="Keyboard shortcuts" close=${close}>
     <table class="keys"><tbody>${rows.map(([k, what]) => html`<tr><td>${k.split(" ").map((x) => (x === "·" ? " " : html`<kbd>${x}</kbd> `))}</td><td>${what}</td></tr>`)}</tbody></table>
     <p class="actions"><button type="button" onClick=${close}>Close</button></p><//>`;
@@ -61,7 +69,7 @@ function useKeys(help) {
       if (document.querySelector("dialog[open]")) return;
       if (prefix && Date.now() - prefix < 1500) {
         prefix = 0;
-        const page = pages.find((p) => p[2] === e.key);
+        const page = pages.find((p) => p[2] === e.key && caller.value && may(caller.value, p[1]));
         if (page) {
           e.preventDefault();
           go(paths[page[1]]);
@@ -105,7 +113,7 @@ function Frame() {
       <button type="button" class="quiet" onClick=${logout} title=${who.name}>Log out</button>
     </header>
     <nav id="nav" aria-label="Pages" class=${menu ? "open" : ""}>
-      <ul>${Object.entries(paths).map(([name, to]) => html`<li><${Link} to=${to} aria-current=${page && page[1] === name ? "page" : undefined}>${name}<//></li>`)}</ul>
+      <ul>${Object.entries(paths).filter(([name]) => may(who, name)).map(([name, to]) => html`<li><${Link} to=${to} aria-current=${page && page[1] === name ? "page" : undefined}>${name}<//></li>`)}</ul>
     </nav>
     <main id="main" tabindex="-1">
       ${page ? html`<${page[3]} key=${at} args=${at.match(page[0]).slice(1).map(decodeURIComponent)} />` : html`<${Page} title="There is no such page"><p><${Link} to="">Overview<//></p><//>`}

@@ -229,6 +229,13 @@ const (
 	MetricSeriesUnitSeconds   MetricSeriesUnit = "seconds"
 )
 
+// Defines values for NodeState.
+const (
+	NodeStateDown    NodeState = "down"
+	NodeStateReady   NodeState = "ready"
+	NodeStateUnknown NodeState = "unknown"
+)
+
 // Defines values for OutputEventStream.
 const (
 	OutputEventStreamStderr OutputEventStream = "stderr"
@@ -1845,7 +1852,7 @@ type MetricSeries struct {
 	// Label Of requests the class of their status (2xx; gone: the client left), of latency the quantile (p50, p95, p99).
 	Label *string `json:"label,omitempty"`
 
-	// Metric What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight.
+	// Metric What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight, disk_used.
 	//
 	// Examples: cpu
 	Metric string `json:"metric"`
@@ -2015,6 +2022,76 @@ type NewWebhook struct {
 
 	// URL URL of the receiver.
 	URL string `json:"url"`
+}
+
+// Node defines model for Node.
+type Node struct {
+	// Arch Architecture of its CPU.
+	//
+	// Examples: amd64
+	Arch string `json:"arch"`
+
+	// Cordoned An administrator lets no new sandboxes be placed on it.
+	Cordoned bool `json:"cordoned"`
+
+	// CPUMillis CPU that sandboxes may reserve, in thousandths.
+	CPUMillis int64 `json:"cpu_millis"`
+
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// DiskFreeBytes Free space of its state directory when that was last reported.
+	DiskFreeBytes *int64 `json:"disk_free_bytes,omitempty"`
+
+	// DiskFull None are placed on it because its disk is nearly full.
+	DiskFull bool `json:"disk_full"`
+
+	// Hostname Name of the machine.
+	Hostname *string `json:"hostname,omitempty"`
+
+	// ID Id of the node.
+	//
+	// Examples: node-4k2j7q
+	ID string `json:"id"`
+
+	// LastSeen Time of its last report.
+	LastSeen *time.Time `json:"last_seen,omitempty"`
+
+	// MemoryBytes Memory that sandboxes may reserve.
+	MemoryBytes int64 `json:"memory_bytes"`
+
+	// Message Reason why it is not ready.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name of the node.
+	Name string `json:"name"`
+
+	// ReservedCPUMillis CPU that they reserve, in thousandths.
+	ReservedCPUMillis int64 `json:"reserved_cpu_millis"`
+
+	// ReservedMemoryBytes Memory that they reserve.
+	ReservedMemoryBytes int64 `json:"reserved_memory_bytes"`
+
+	// Runner It dials out to the server (r runner).
+	Runner bool `json:"runner"`
+
+	// Sandboxes Sandboxes on it that have not ended.
+	Sandboxes int64 `json:"sandboxes"`
+
+	// State Whether it is alive.
+	State NodeState `json:"state"`
+
+	// Version Version of runtime on it.
+	Version *string `json:"version,omitempty"`
+}
+
+// NodeState Whether it is alive.
+type NodeState string
+
+// NodeList defines model for NodeList.
+type NodeList struct {
+	// Nodes Nodes by name.
+	Nodes []Node `json:"nodes"`
 }
 
 // NodeSummary defines model for NodeSummary.
@@ -3200,6 +3277,18 @@ type ListKeysParams struct {
 	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// GetNodeMetricsParams defines parameters for GetNodeMetrics.
+type GetNodeMetricsParams struct {
+	// From Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Time of the last value; absent: now.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// Step Seconds between two values, of which there are at most 2,000; absent: so many that there are at most 240.
+	Step *int64 `form:"step,omitempty" json:"step,omitempty"`
+}
+
 // ListPoolsParams defines parameters for ListPools.
 type ListPoolsParams struct {
 	// Limit Most elements of a page.
@@ -3800,10 +3889,25 @@ type ClientInterface interface {
 	// Corresponds with GET /kinds (the `ListKinds` operationId).
 	ListKinds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListNodes List the nodes, which only keys with roles in all projects may
+	//
+	// Corresponds with GET /nodes (the `ListNodes` operationId).
+	ListNodes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// SummarizeNodes Get how many nodes there are and how many are ready
 	//
 	// Corresponds with GET /nodes/summary (the `SummarizeNodes` operationId).
 	SummarizeNodes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetNode Get a node, which only keys with roles in all projects may
+	//
+	// Corresponds with GET /nodes/{node} (the `GetNode` operationId).
+	GetNode(ctx context.Context, node string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetNodeMetrics Read the history of what the machine of a node used, which only keys with roles in all projects may
+	//
+	// Corresponds with GET /nodes/{node}/metrics (the `GetNodeMetrics` operationId).
+	GetNodeMetrics(ctx context.Context, node string, params *GetNodeMetricsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetPolicy Get what sandboxes, previews and keys of the project must be like
 	//
@@ -5022,11 +5126,56 @@ func (c *Client) ListKinds(ctx context.Context, reqEditors ...RequestEditorFn) (
 	return c.Client.Do(req)
 }
 
+// ListNodes List the nodes, which only keys with roles in all projects may
+//
+// Corresponds with GET /nodes (the `ListNodes` operationId).
+func (c *Client) ListNodes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListNodesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // SummarizeNodes Get how many nodes there are and how many are ready
 //
 // Corresponds with GET /nodes/summary (the `SummarizeNodes` operationId).
 func (c *Client) SummarizeNodes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewSummarizeNodesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetNode Get a node, which only keys with roles in all projects may
+//
+// Corresponds with GET /nodes/{node} (the `GetNode` operationId).
+func (c *Client) GetNode(ctx context.Context, node string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNodeRequest(c.Server, node)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetNodeMetrics Read the history of what the machine of a node used, which only keys with roles in all projects may
+//
+// Corresponds with GET /nodes/{node}/metrics (the `GetNodeMetrics` operationId).
+func (c *Client) GetNodeMetrics(ctx context.Context, node string, params *GetNodeMetricsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNodeMetricsRequest(c.Server, node, params)
 	if err != nil {
 		return nil, err
 	}
@@ -8887,6 +9036,33 @@ func NewListKindsRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListNodesRequest constructs an http.Request for the ListNodes method
+func NewListNodesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/nodes")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewSummarizeNodesRequest constructs an http.Request for the SummarizeNodes method
 func NewSummarizeNodesRequest(server string) (*http.Request, error) {
 	var err error
@@ -8904,6 +9080,125 @@ func NewSummarizeNodesRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetNodeRequest constructs an http.Request for the GetNode method
+func NewGetNodeRequest(server string, node string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/nodes/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetNodeMetricsRequest constructs an http.Request for the GetNodeMetrics method
+func NewGetNodeMetricsRequest(server string, node string, params *GetNodeMetricsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/nodes/%s/metrics", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.From != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "from", *params.From, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.To != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "to", *params.To, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Step != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "step", *params.Step, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -12453,12 +12748,33 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /kinds (the `ListKinds` operationId).
 	ListKindsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListKindsResponse, error)
 
+	// ListNodesWithResponse List the nodes, which only keys with roles in all projects may
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /nodes (the `ListNodes` operationId).
+	ListNodesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListNodesResponse, error)
+
 	// SummarizeNodesWithResponse Get how many nodes there are and how many are ready
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /nodes/summary (the `SummarizeNodes` operationId).
 	SummarizeNodesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*SummarizeNodesResponse, error)
+
+	// GetNodeWithResponse Get a node, which only keys with roles in all projects may
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /nodes/{node} (the `GetNode` operationId).
+	GetNodeWithResponse(ctx context.Context, node string, reqEditors ...RequestEditorFn) (*GetNodeResponse, error)
+
+	// GetNodeMetricsWithResponse Read the history of what the machine of a node used, which only keys with roles in all projects may
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /nodes/{node}/metrics (the `GetNodeMetrics` operationId).
+	GetNodeMetricsWithResponse(ctx context.Context, node string, params *GetNodeMetricsParams, reqEditors ...RequestEditorFn) (*GetNodeMetricsResponse, error)
 
 	// GetPolicyWithResponse Get what sandboxes, previews and keys of the project must be like
 	//
@@ -15255,6 +15571,61 @@ func (r ListKindsResponse) ContentType() string {
 	return ""
 }
 
+type ListNodesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NodeList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListNodesResponse) GetJSON200() *NodeList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListNodesResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListNodesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListNodesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListNodesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListNodesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListNodesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type SummarizeNodesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -15304,6 +15675,116 @@ func (r SummarizeNodesResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r SummarizeNodesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetNodeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Node
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNodeResponse) GetJSON200() *Node {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetNodeResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetNodeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNodeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNodeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNodeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetNodeMetricsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MetricHistory
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNodeMetricsResponse) GetJSON200() *MetricHistory {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetNodeMetricsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetNodeMetricsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNodeMetricsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNodeMetricsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNodeMetricsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNodeMetricsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -19352,6 +19833,19 @@ func (c *ClientWithResponses) ListKindsWithResponse(ctx context.Context, reqEdit
 	return ParseListKindsResponse(rsp)
 }
 
+// ListNodesWithResponse List the nodes, which only keys with roles in all projects may
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /nodes (the `ListNodes` operationId).
+func (c *ClientWithResponses) ListNodesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListNodesResponse, error) {
+	rsp, err := c.ListNodes(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListNodesResponse(rsp)
+}
+
 // SummarizeNodesWithResponse Get how many nodes there are and how many are ready
 //
 // Returns a wrapper object for the known response body format(s).
@@ -19363,6 +19857,32 @@ func (c *ClientWithResponses) SummarizeNodesWithResponse(ctx context.Context, re
 		return nil, err
 	}
 	return ParseSummarizeNodesResponse(rsp)
+}
+
+// GetNodeWithResponse Get a node, which only keys with roles in all projects may
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /nodes/{node} (the `GetNode` operationId).
+func (c *ClientWithResponses) GetNodeWithResponse(ctx context.Context, node string, reqEditors ...RequestEditorFn) (*GetNodeResponse, error) {
+	rsp, err := c.GetNode(ctx, node, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNodeResponse(rsp)
+}
+
+// GetNodeMetricsWithResponse Read the history of what the machine of a node used, which only keys with roles in all projects may
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /nodes/{node}/metrics (the `GetNodeMetrics` operationId).
+func (c *ClientWithResponses) GetNodeMetricsWithResponse(ctx context.Context, node string, params *GetNodeMetricsParams, reqEditors ...RequestEditorFn) (*GetNodeMetricsResponse, error) {
+	rsp, err := c.GetNodeMetrics(ctx, node, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNodeMetricsResponse(rsp)
 }
 
 // GetPolicyWithResponse Get what sandboxes, previews and keys of the project must be like
@@ -22195,6 +22715,49 @@ func ParseListKindsResponse(rsp *http.Response) (*ListKindsResponse, error) {
 	return response, nil
 }
 
+// ParseListNodesResponse parses an HTTP response from a ListNodesWithResponse call
+func ParseListNodesResponse(rsp *http.Response) (*ListNodesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListNodesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NodeList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
 // ParseSummarizeNodesResponse parses an HTTP response from a SummarizeNodesWithResponse call
 func ParseSummarizeNodesResponse(rsp *http.Response) (*SummarizeNodesResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -22211,6 +22774,92 @@ func ParseSummarizeNodesResponse(rsp *http.Response) (*SummarizeNodesResponse, e
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest NodeSummary
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetNodeResponse parses an HTTP response from a GetNodeWithResponse call
+func ParseGetNodeResponse(rsp *http.Response) (*GetNodeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNodeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Node
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetNodeMetricsResponse parses an HTTP response from a GetNodeMetricsWithResponse call
+func ParseGetNodeMetricsResponse(rsp *http.Response) (*GetNodeMetricsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNodeMetricsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MetricHistory
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -605,6 +605,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/nodes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the nodes, which only keys with roles in all projects may */
+        get: operations["list-nodes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/nodes/summary": {
         parameters: {
             query?: never;
@@ -614,6 +631,40 @@ export interface paths {
         };
         /** Get how many nodes there are and how many are ready */
         get: operations["summarize-nodes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/nodes/{node}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a node, which only keys with roles in all projects may */
+        get: operations["get-node"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/nodes/{node}/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read the history of what the machine of a node used, which only keys with roles in all projects may */
+        get: operations["get-node-metrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2758,7 +2809,7 @@ export interface components {
             /** @description Of requests the class of their status (2xx; gone: the client left), of latency the quantile (p50, p95, p99). */
             label?: string;
             /**
-             * @description What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight.
+             * @description What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight, disk_used.
              * @example cpu
              */
             metric: string;
@@ -2929,6 +2980,81 @@ export interface components {
             secret: string;
             /** @description URL of the receiver. */
             url: string;
+        };
+        Node: {
+            /**
+             * @description Architecture of its CPU.
+             * @example amd64
+             */
+            arch: string;
+            /** @description An administrator lets no new sandboxes be placed on it. */
+            cordoned: boolean;
+            /**
+             * Format: int64
+             * @description CPU that sandboxes may reserve, in thousandths.
+             */
+            cpu_millis: number;
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /**
+             * Format: int64
+             * @description Free space of its state directory when that was last reported.
+             */
+            disk_free_bytes?: number;
+            /** @description None are placed on it because its disk is nearly full. */
+            disk_full: boolean;
+            /** @description Name of the machine. */
+            hostname?: string;
+            /**
+             * @description Id of the node.
+             * @example node-4k2j7q
+             */
+            id: string;
+            /**
+             * Format: date-time
+             * @description Time of its last report.
+             */
+            last_seen?: string;
+            /**
+             * Format: int64
+             * @description Memory that sandboxes may reserve.
+             */
+            memory_bytes: number;
+            /** @description Reason why it is not ready. */
+            message?: string;
+            /** @description Name of the node. */
+            name: string;
+            /**
+             * Format: int64
+             * @description CPU that they reserve, in thousandths.
+             */
+            reserved_cpu_millis: number;
+            /**
+             * Format: int64
+             * @description Memory that they reserve.
+             */
+            reserved_memory_bytes: number;
+            /** @description It dials out to the server (r runner). */
+            runner: boolean;
+            /**
+             * Format: int64
+             * @description Sandboxes on it that have not ended.
+             */
+            sandboxes: number;
+            /**
+             * @description Whether it is alive.
+             * @enum {string}
+             */
+            state: "ready" | "down" | "unknown";
+            /** @description Version of runtime on it. */
+            version?: string;
+        };
+        NodeList: {
+            /** @description Nodes by name. */
+            nodes: components["schemas"]["Node"][];
         };
         NodeSummary: {
             /**
@@ -3924,6 +4050,8 @@ export type MountRequest = components['schemas']['MountRequest'];
 export type NewKey = components['schemas']['NewKey'];
 export type NewTemplate = components['schemas']['NewTemplate'];
 export type NewWebhook = components['schemas']['NewWebhook'];
+export type Node = components['schemas']['Node'];
+export type NodeList = components['schemas']['NodeList'];
 export type NodeSummary = components['schemas']['NodeSummary'];
 export type NoteEvent = components['schemas']['NoteEvent'];
 export type OutputEvent = components['schemas']['OutputEvent'];
@@ -5830,6 +5958,45 @@ export interface operations {
             };
         };
     };
+    "list-nodes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "summarize-nodes": {
         parameters: {
             query?: never;
@@ -5846,6 +6013,97 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["NodeSummary"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-node": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id of the node. */
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Node"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-node-metrics": {
+        parameters: {
+            query?: {
+                /** @description Time of the first value, which is up to a step later if to or step are absent; absent: an hour before to. */
+                from?: string;
+                /** @description Time of the last value; absent: now. */
+                to?: string;
+                /** @description Seconds between two values, of which there are at most 2,000; absent: so many that there are at most 240. */
+                step?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id of the node. */
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MetricHistory"];
                 };
             };
             /** @description Bad Request */

@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "../lib.js";
 import { get, stream } from "../api.js";
 import { useData } from "../live.js";
 import { Ago, Badge, Empty, ErrorBox, Facts, Link, Loaded, Log, Page, Search, Table, duration, matches, useLines } from "../parts.js";
-import { AppMetrics, LogSearch } from "./history.js";
+import { KeptMetrics, LogSearch } from "./history.js";
 
 const kinds = ["app", "app_version", "deployment", "sandbox_pool", "sandbox", "route"];
 const version = (n) => (n ? "v" + n : "–");
@@ -49,7 +49,7 @@ export function AppPage({ args: [name] }) {
     ${app.traffic.length > 0 && html`<section><h2>Traffic</h2>
       <${Table} label="Traffic" columns=${["Version", "Share", "Preview", "Ends"]} rows=${app.traffic.map((t) => ({ key: t.preview || "v" + t.version, cells: [version(t.version), t.preview ? "–" : t.weight + " %", t.preview ? `${t.preview} at ${t.host}` : "–", t.expires_at ? new Date(t.expires_at).toLocaleString() : "–"] }))} />
     </section>`}
-    <section><h2>Metrics</h2><${AppMetrics} name=${name} /></section>
+    <section><h2>Metrics</h2><${KeptMetrics} of=${"apps/" + name} /></section>
     <section><h2>Log</h2><${LogSearch} name=${name} services=${[...new Set(app.services.map((s) => s.name))]} /><${AppLog} name=${name} /></section>
     <section><h2>Sandboxes</h2>
       ${app.containers.length ? html`<${Table} label="Sandboxes" columns=${["Sandbox", "Service", "State", "Made"]} rows=${app.containers.map((c) => ({ key: c.id, cells: [html`<${Link} to=${"sandboxes/" + c.id}>${c.id}<//>`, c.service || "–", html`<${Badge} state=${c.state} /> ${c.reason || ""}`, html`<${Ago} at=${c.created_at} />`] }))} />` : html`<${Empty}><p>It has no sandboxes.</p><//>`}

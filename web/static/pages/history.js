@@ -1,4 +1,4 @@
-// Plots of the kept metrics of an app, and the search of its kept log.
+// Plots of the kept metrics of an app or a node, and the search of the kept log of an app.
 import { html, useEffect, useState } from "../lib.js";
 import { get, query } from "../api.js";
 import { Empty, ErrorBox, Log, bytes } from "../parts.js";
@@ -69,7 +69,7 @@ export function Lines({ title, unit, from, step, series }) {
       ${series.length > maxSeries && html`<li class="dim">${series.length - maxSeries} more are not drawn</li>`}</ul></figure>`;
 }
 
-// plots are what the page of an app shows: a plot for each metric, of latency one for
+// plots are what the page of an app or a node shows: a plot for each metric, of latency one for
 // each service.
 function plots(h) {
   const of = (metric) => h.series.filter((s) => s.metric === metric);
@@ -85,13 +85,15 @@ function plots(h) {
   }
   add("Received", of("network_in"), (s) => s.service);
   add("Sent", of("network_out"), (s) => s.service);
+  add("Disk in use", of("disk_used"), (s) => s.service);
+  add("Processes", services.size === 1 && services.has(undefined) ? of("processes") : [], (s) => s.service);
   add("Requests under way", of("in_flight"), (s) => s.service);
   add("Sandboxes", of("sandboxes"), (s) => s.service);
   return out;
 }
 
-// AppMetrics plots the kept metrics of an app.
-export function AppMetrics({ name }) {
+// KeptMetrics plots the kept metrics of an app or a node: of = "apps/shop".
+export function KeptMetrics({ of }) {
   const [range, setRange] = useState("1h");
   const [h, set] = useState(null);
   const [error, setError] = useState(null);
@@ -101,7 +103,7 @@ export function AppMetrics({ name }) {
     const read = async () => {
       try {
         const from = new Date(Date.now() - ranges[range][0] * 1000).toISOString();
-        const got = await get("/apps/" + name + "/metrics" + query({ from }));
+        const got = await get("/" + of + "/metrics" + query({ from }));
         if (stopped) return;
         setError(null);
         set(got);
@@ -115,7 +117,7 @@ export function AppMetrics({ name }) {
       stopped = true;
       clearTimeout(timer);
     };
-  }, [name, range]);
+  }, [of, range]);
   const list = h ? plots(h) : [];
   return html`<div class="filters"><select aria-label="Time of the plots" value=${range} onChange=${(e) => setRange(e.currentTarget.value)}>
       ${Object.entries(ranges).map(([key, [, label]]) => html`<option value=${key}>${label}</option>`)}</select></div>

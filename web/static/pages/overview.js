@@ -1,6 +1,6 @@
 // The overview: what there is, what failed, what is under way.
 import { html } from "../lib.js";
-import { get } from "../api.js";
+import { caller, get } from "../api.js";
 import { useData } from "../live.js";
 import { Ago, Badge, Empty, Link, Loaded, Page, Table } from "../parts.js";
 import { deploymentRows } from "./apps.js";
@@ -36,7 +36,7 @@ export function Overview() {
         <${Tile} to="sandboxes" name="Sandboxes" n=${d.containers.length} detail=${running.length + " running"} />
         <${Tile} to="executions" name="Executions" n=${d.executions.length} detail=${waiting.length + " not ended"} />
         <${Tile} to="disks" name="Disks" n=${d.volumes.length} detail=${d.volumes.filter((v) => v.state === "failed").length + " failed"} />
-        <${Tile} name="Nodes" n=${n.nodes} bad=${n.ready < n.nodes || n.full} detail=${troubles.join(", ") || "all ready"} />
+        <${Tile} to=${caller.value && caller.value.installation ? "nodes" : ""} name="Nodes" n=${n.nodes} bad=${n.ready < n.nodes || n.full} detail=${troubles.join(", ") || "all ready"} />
       </ul>
       ${down.length > 0 && html`<section><h2>Apps that are not fully ready</h2>
         <${Table} label="Apps that are not fully ready" columns=${["App", "Ready"]} rows=${down.map((a) => ({ key: a.id, cells: [html`<${Link} to=${"apps/" + a.name}>${a.name}<//>`, `${a.ready} of ${a.wanted}`] }))} /></section>`}

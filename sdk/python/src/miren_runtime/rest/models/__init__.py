@@ -122,6 +122,9 @@ from .new_key import NewKey
 from .new_template import NewTemplate
 from .new_template_env import NewTemplateEnv
 from .new_webhook import NewWebhook
+from .node import Node
+from .node_list import NodeList
+from .node_state import NodeState
 from .node_summary import NodeSummary
 from .note_event import NoteEvent
 from .output_event import OutputEvent
@@ -314,6 +317,9 @@ __all__ = (
     "NewTemplate",
     "NewTemplateEnv",
     "NewWebhook",
+    "Node",
+    "NodeList",
+    "NodeState",
     "NodeSummary",
     "NoteEvent",
     "OutputEvent",

@@ -14,7 +14,8 @@ T = TypeVar("T", bound="MetricSeries")
 @_attrs_define
 class MetricSeries:
     metric: str
-    """ What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight. """
+    """ What it is: cpu, memory, processes, network_in, network_out, sandboxes, requests, latency, in_flight,
+    disk_used. """
     unit: MetricSeriesUnit
     """ Unit of the values. """
     values: list[float | None]
