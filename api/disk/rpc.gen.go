@@ -75,6 +75,8 @@ type CloneDiskRequest struct {
 	Snapshot string `cbor:"3,keyasint,omitempty" json:"snapshot,omitempty"`
 	// Name of the clone.
 	Disk string `cbor:"4,keyasint" json:"disk" schema:"required"`
+	// Instead of a snapshot: the newest one whose state is not newer than this time.
+	At *time.Time `cbor:"5,keyasint,omitempty" json:"at,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -150,9 +152,11 @@ type ScheduleDiskRequest struct {
 	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
 	// Name of the disk.
 	Disk string `cbor:"2,keyasint" json:"disk" schema:"required"`
-	// Time between snapshots; absent: none are taken any more, and those that exist stay.
+	// Time between snapshots; without it and times, none are taken any more, and those that
+	// exist stay.
 	Every *time.Duration `cbor:"3,keyasint,omitempty" json:"every,omitempty"`
-	// Snapshots that are kept; absent: as before.
+	// Snapshots that are kept; without it and keep_for, as before; with keep_for alone, the
+	// largest number.
 	Keep *int64 `cbor:"4,keyasint,omitempty" json:"keep,omitempty"`
 	// URL of the store that each of these snapshots is copied to; absent: as before.
 	CopyTo string `cbor:"5,keyasint,omitempty" json:"copy_to,omitempty"`
@@ -160,6 +164,12 @@ type ScheduleDiskRequest struct {
 	CopyKeep *int64 `cbor:"6,keyasint,omitempty" json:"copy_keep,omitempty"`
 	// None is copied any more; copies that exist stay.
 	CopyOff *bool `cbor:"7,keyasint,omitempty" json:"copy_off,omitempty"`
+	// Times of snapshots as cron writes them, instead of every.
+	Times string `cbor:"8,keyasint,omitempty" json:"times,omitempty"`
+	// Time zone of times, such as Europe/Berlin; absent: UTC.
+	TimeZone string `cbor:"9,keyasint,omitempty" json:"time_zone,omitempty"`
+	// Age from which snapshots are deleted, except the newest; with keep alone, any.
+	KeepFor *time.Duration `cbor:"10,keyasint,omitempty" json:"keep_for,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -188,6 +198,15 @@ func (x *ScheduleDiskRequest) ValidateFields(v *schema.Validator) {
 	if x.CopyKeep != nil {
 		schema.CheckMin(v, "copy_keep", *x.CopyKeep, 1)
 		schema.CheckMax(v, "copy_keep", *x.CopyKeep, 1000)
+	}
+	if x.Times != "" {
+		v.MaxLen("times", len(x.Times), 255)
+	}
+	if x.TimeZone != "" {
+		v.MaxLen("time_zone", len(x.TimeZone), 63)
+	}
+	if x.KeepFor != nil {
+		schema.CheckMin(v, "keep_for", *x.KeepFor, 1*time.Minute)
 	}
 }
 

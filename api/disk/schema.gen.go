@@ -126,6 +126,18 @@ type DiskSpec struct {
 	SnapshotEvery *time.Duration `cbor:"7,keyasint,omitempty" json:"snapshot_every,omitempty"`
 	// Scheduled snapshots that are kept. (default 7)
 	SnapshotKeep int64 `cbor:"8,keyasint" json:"snapshot_keep"`
+	// Times of scheduled snapshots, as cron writes them, instead of snapshot_every; empty:
+	// none.
+	SnapshotSchedule string `cbor:"12,keyasint,omitempty" json:"snapshot_schedule,omitempty"`
+	// Time zone of snapshot_schedule, such as Europe/Berlin; empty: UTC.
+	SnapshotTimeZone string `cbor:"13,keyasint,omitempty" json:"snapshot_time_zone,omitempty"`
+	// Time from which snapshot_schedule counts: when it was set.
+	SnapshotSince *time.Time `cbor:"14,keyasint,omitempty" json:"snapshot_since,omitempty"`
+	// Age from which a scheduled snapshot is deleted, except the newest; absent: any.
+	SnapshotKeepFor *time.Duration `cbor:"15,keyasint,omitempty" json:"snapshot_keep_for,omitempty"`
+	// Times of the schedule up to this one have their snapshot, or none since no server ran.
+	// The schedule writes it with the snapshot.
+	SnapshotCountedTo *time.Time `cbor:"16,keyasint,omitempty" json:"snapshot_counted_to,omitempty"`
 	// Id of the disk_copy that it is restored from; empty: of none.
 	SourceCopy string `cbor:"9,keyasint,omitempty" json:"source_copy,omitempty"`
 	// URL of the store that each scheduled snapshot is copied to; empty: none is.
@@ -175,6 +187,15 @@ func (x *DiskSpec) ValidateFields(v *schema.Validator) {
 	}
 	schema.CheckMin(v, "snapshot_keep", x.SnapshotKeep, 1)
 	schema.CheckMax(v, "snapshot_keep", x.SnapshotKeep, 1000)
+	if x.SnapshotSchedule != "" {
+		v.MaxLen("snapshot_schedule", len(x.SnapshotSchedule), 255)
+	}
+	if x.SnapshotTimeZone != "" {
+		v.MaxLen("snapshot_time_zone", len(x.SnapshotTimeZone), 63)
+	}
+	if x.SnapshotKeepFor != nil {
+		schema.CheckMin(v, "snapshot_keep_for", *x.SnapshotKeepFor, 1*time.Minute)
+	}
 	if x.CopyTo != "" {
 		v.MaxLen("copy_to", len(x.CopyTo), 2048)
 	}
@@ -249,30 +270,35 @@ func (x *DiskStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of Disk.
 const (
-	DiskAttrSizeBytes       = "spec.size_bytes"
-	DiskAttrStore           = "spec.store"
-	DiskAttrFileSystem      = "spec.file_system"
-	DiskAttrSourceDisk      = "spec.source_disk"
-	DiskAttrSourceSnapshot  = "spec.source_snapshot"
-	DiskAttrSnapshotEvery   = "spec.snapshot_every"
-	DiskAttrSnapshotKeep    = "spec.snapshot_keep"
-	DiskAttrSourceCopy      = "spec.source_copy"
-	DiskAttrCopyTo          = "spec.copy_to"
-	DiskAttrCopyKeep        = "spec.copy_keep"
-	DiskAttrDeleted         = "spec.deleted"
-	DiskAttrPhase           = "status.phase"
-	DiskAttrVolume          = "status.volume"
-	DiskAttrStatusSizeBytes = "status.size_bytes"
-	DiskAttrFormatted       = "status.formatted"
-	DiskAttrUsedBytes       = "status.used_bytes"
-	DiskAttrNode            = "status.node"
-	DiskAttrDevice          = "status.device"
-	DiskAttrHome            = "status.home"
-	DiskAttrUnsentBytes     = "status.unsent_bytes"
-	DiskAttrTakenOverAt     = "status.taken_over_at"
-	DiskAttrLostBytes       = "status.lost_bytes"
-	DiskAttrAttachedAt      = "status.attached_at"
-	DiskAttrMessage         = "status.message"
+	DiskAttrSizeBytes         = "spec.size_bytes"
+	DiskAttrStore             = "spec.store"
+	DiskAttrFileSystem        = "spec.file_system"
+	DiskAttrSourceDisk        = "spec.source_disk"
+	DiskAttrSourceSnapshot    = "spec.source_snapshot"
+	DiskAttrSnapshotEvery     = "spec.snapshot_every"
+	DiskAttrSnapshotKeep      = "spec.snapshot_keep"
+	DiskAttrSnapshotSchedule  = "spec.snapshot_schedule"
+	DiskAttrSnapshotTimeZone  = "spec.snapshot_time_zone"
+	DiskAttrSnapshotSince     = "spec.snapshot_since"
+	DiskAttrSnapshotKeepFor   = "spec.snapshot_keep_for"
+	DiskAttrSnapshotCountedTo = "spec.snapshot_counted_to"
+	DiskAttrSourceCopy        = "spec.source_copy"
+	DiskAttrCopyTo            = "spec.copy_to"
+	DiskAttrCopyKeep          = "spec.copy_keep"
+	DiskAttrDeleted           = "spec.deleted"
+	DiskAttrPhase             = "status.phase"
+	DiskAttrVolume            = "status.volume"
+	DiskAttrStatusSizeBytes   = "status.size_bytes"
+	DiskAttrFormatted         = "status.formatted"
+	DiskAttrUsedBytes         = "status.used_bytes"
+	DiskAttrNode              = "status.node"
+	DiskAttrDevice            = "status.device"
+	DiskAttrHome              = "status.home"
+	DiskAttrUnsentBytes       = "status.unsent_bytes"
+	DiskAttrTakenOverAt       = "status.taken_over_at"
+	DiskAttrLostBytes         = "status.lost_bytes"
+	DiskAttrAttachedAt        = "status.attached_at"
+	DiskAttrMessage           = "status.message"
 )
 
 // NewDisk returns a disk with every default applied.
@@ -339,6 +365,11 @@ var DiskKind = &schema.Kind{
 		{Path: "spec.source_snapshot", Number: 5, Type: "string", Doc: "Id of the snapshot of that disk; empty: the state of the disk when the clone is made."},
 		{Path: "spec.snapshot_every", Number: 7, Type: "duration", Doc: "Time between scheduled snapshots; absent: none are taken."},
 		{Path: "spec.snapshot_keep", Number: 8, Type: "int", Doc: "Scheduled snapshots that are kept.", Default: "7"},
+		{Path: "spec.snapshot_schedule", Number: 12, Type: "string", Doc: "Times of scheduled snapshots, as cron writes them, instead of snapshot_every; empty: none."},
+		{Path: "spec.snapshot_time_zone", Number: 13, Type: "string", Doc: "Time zone of snapshot_schedule, such as Europe/Berlin; empty: UTC."},
+		{Path: "spec.snapshot_since", Number: 14, Type: "time", Doc: "Time from which snapshot_schedule counts: when it was set."},
+		{Path: "spec.snapshot_keep_for", Number: 15, Type: "duration", Doc: "Age from which a scheduled snapshot is deleted, except the newest; absent: any."},
+		{Path: "spec.snapshot_counted_to", Number: 16, Type: "time", Doc: "Times of the schedule up to this one have their snapshot, or none since no server ran. The schedule writes it with the snapshot."},
 		{Path: "spec.source_copy", Number: 9, Type: "string", Doc: "Id of the disk_copy that it is restored from; empty: of none."},
 		{Path: "spec.copy_to", Number: 10, Type: "string", Doc: "URL of the store that each scheduled snapshot is copied to; empty: none is."},
 		{Path: "spec.copy_keep", Number: 11, Type: "int", Doc: "Scheduled copies that are kept.", Default: "7"},

@@ -133,14 +133,11 @@ written.`,
 			if as == "" {
 				return exit.Usagef("--as is missing: give the name of the new disk")
 			}
-			req := &disk.RestoreDiskRequest{Project: e.Project(), Copy: args[0], Disk: as, Store: store}
-			if at != "" {
-				t, err := time.Parse(time.RFC3339, at)
-				if err != nil {
-					return exit.Usagef("--at: %q is no time: write it as 2026-05-04T12:00:00Z", at)
-				}
-				req.At = &t
+			when, err := timeFlag("--at", at)
+			if err != nil {
+				return err
 			}
+			req := &disk.RestoreDiskRequest{Project: e.Project(), Copy: args[0], Disk: as, Store: store, At: when}
 			c, err := client(cmd.Context(), e)
 			if err != nil {
 				return err

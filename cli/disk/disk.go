@@ -85,23 +85,34 @@ func newCreate(e *command.Env) *cobra.Command {
 }
 
 func newClone(e *command.Env) *cobra.Command {
-	return &cobra.Command{
-		Use:     "clone DISK[@SNAPSHOT] NEW",
-		Short:   "Make a disk with the content of another one, without copying",
-		Long:    "Makes a disk with the present content of a disk, or that of a snapshot. Both share their data in the store; each adds its own writes.",
-		Example: "  r disk clone data test\n  r disk clone data@monday restored",
+	var at string
+	cmd := &cobra.Command{
+		Use:   "clone DISK[@SNAPSHOT] NEW",
+		Short: "Make a disk with the content of another one, without copying",
+		Long: `Makes a disk with the present content of a disk, or that of a snapshot, or with --at that of the newest snapshot that is not
+after a time. Both share their data in the store; each adds its own writes.`,
+		Example: "  r disk clone data test\n  r disk clone data@monday restored\n  r disk clone data --at 2026-05-04T12:00:00Z before",
 		Args:    command.Args(2, 2, "DISK", "NEW"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			source, snapshot, _ := strings.Cut(args[0], "@")
+			source, snapshot, named := strings.Cut(args[0], "@")
+			if named && at != "" {
+				return exit.Usagef("state either DISK@SNAPSHOT or --at")
+			}
+			when, err := timeFlag("--at", at)
+			if err != nil {
+				return err
+			}
 			c, err := client(cmd.Context(), e)
 			if err != nil {
 				return err
 			}
-			resp, err := c.Clone(cmd.Context(), &disk.CloneDiskRequest{Project: e.Project(), Source: source, Snapshot: snapshot, Disk: args[1]})
+			resp, err := c.Clone(cmd.Context(), &disk.CloneDiskRequest{Project: e.Project(), Source: source, Snapshot: snapshot, At: when, Disk: args[1]})
 			return done(e, resp, err, "cloned "+args[0]+" to")
 		},
 		ValidArgsFunction: command.CompleteFirst(e, disk.DiskKind),
 	}
+	cmd.Flags().StringVar(&at, "at", "", "time: the newest snapshot that is not after it")
+	return cmd
 }
 
 // snapshotArg splits DISK@SNAPSHOT.
@@ -372,8 +383,8 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	if d.Status.TakenOverAt != nil {
 		rows = append(rows, []string{"taken over", timeCell(d.Status.TakenOverAt) + lost(d)})
 	}
-	if d.Spec.SnapshotEvery != nil {
-		rows = append(rows, []string{"snapshots", fmt.Sprintf("every %s, the newest %d are kept", *d.Spec.SnapshotEvery, d.Spec.SnapshotKeep)})
+	if cell := scheduleCell(&d.Spec); cell != "" {
+		rows = append(rows, []string{"snapshots", cell})
 		if d.Spec.CopyTo != "" {
 			rows = append(rows, []string{"copies", fmt.Sprintf("each snapshot to %s, the newest %d are kept", d.Spec.CopyTo, d.Spec.CopyKeep)})
 		}

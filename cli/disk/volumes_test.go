@@ -313,15 +313,15 @@ func TestSnapshotsClonesAndResize(t *testing.T) {
 	if _, err := n.disks.Snapshot(ctx, "", "data", "monday"); !errs.Is(err, errs.AlreadyExists) {
 		t.Errorf("a snapshot whose name is taken: %v", err)
 	}
-	old, err := n.disks.Clone(ctx, "", "data", "monday", "old")
+	old, err := n.disks.Clone(ctx, disks.CloneRequest{Source: "data", Snapshot: "monday", Name: "old"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	now, err := n.disks.Clone(ctx, "", "data", "", "now")
+	now, err := n.disks.Clone(ctx, disks.CloneRequest{Source: "data", Name: "now"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.disks.Clone(ctx, "", "data", "tuesday", "none"); !errs.Is(err, errs.NotFound) {
+	if _, err := n.disks.Clone(ctx, disks.CloneRequest{Source: "data", Snapshot: "tuesday", Name: "none"}); !errs.Is(err, errs.NotFound) {
 		t.Errorf("clone of a snapshot that does not exist: %v", err)
 	}
 	both := n.run(disks.Volume{Disk: old.GetID(), Path: "/old"}, disks.Volume{Disk: now.GetID(), Path: "/now"})

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -64,7 +65,7 @@ func (w *work) makeDisk(ctx context.Context, name string) (outcome, error) {
 			d.Spec.SizeBytes = *snap.Status.SizeBytes
 		}
 		if from.Labels[addons.Label] == string(a.ID) { // restored in place: the schedule of backups goes on
-			d.Spec.SnapshotEvery, d.Spec.SnapshotKeep, d.Spec.CopyTo, d.Spec.CopyKeep = from.Spec.SnapshotEvery, from.Spec.SnapshotKeep, from.Spec.CopyTo, from.Spec.CopyKeep
+			disks.CopySchedule(&d.Spec, &from.Spec)
 		}
 	}
 	err := entity.Create(ctx, w.Store, d)

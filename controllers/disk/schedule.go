@@ -11,7 +11,9 @@ import (
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/crontime"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -40,6 +42,7 @@ func (s *Schedule) Controller() kit.Controller {
 		},
 		Access: kit.Access{
 			Creates: []*schema.Kind{disk.DiskSnapshotKind, disk.DiskCopyKind},
+			Owns:    kit.Fields(disk.DiskKind, "spec.snapshot_counted_to"),
 			Shares: []kit.Share{{
 				Field: kit.Field{Kind: disk.DiskSnapshotKind, Path: "spec.deleted"}, Owner: "api", Why: "to delete an old one that it has taken", When: isScheduled,
 			}, {
@@ -54,13 +57,13 @@ func isScheduled(before, _ schema.Object) bool { return before.(*disk.DiskSnapsh
 func isScheduledCopy(before, _ schema.Object) bool { return before.(*disk.DiskCopy).Spec.Scheduled }
 
 // Reconcile takes the snapshot of a disk that is due, and returns after how long
-// the next one is (0: it has no schedule).
+// the next one is, or a snapshot is too old (0: it has no schedule).
 func (s *Schedule) Reconcile(ctx context.Context, did schema.ID) (time.Duration, error) {
 	d, err := entity.Get[disk.Disk](ctx, s.Store, did)
 	if errs.Is(err, errs.NotFound) {
 		return 0, nil
 	}
-	if err != nil || d.Spec.SnapshotEvery == nil || d.Spec.Deleted || d.Status.Phase != disk.DiskPhaseReady {
+	if err != nil || !scheduled(d) || d.Spec.Deleted || d.Status.Phase != disk.DiskPhaseReady {
 		return 0, err
 	}
 	all, _, err := entity.List[disk.DiskSnapshot](ctx, s.Store, entity.Where(disk.DiskSnapshotAttrDisk, d.GetID()))
@@ -73,19 +76,70 @@ func (s *Schedule) Reconcile(ctx context.Context, did schema.ID) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	if err := s.expire(ctx, d, all, copies); err != nil {
-		return 0, err
-	}
 	now := time.Now()
 	if s.Now != nil {
 		now = s.Now()
 	}
-	if len(all) > 0 {
-		if wait := all[0].CreatedAt.Add(*d.Spec.SnapshotEvery).Sub(now); wait > 0 {
-			return wait, nil
+	aging, err := s.expire(ctx, d, now, all, copies)
+	if err != nil {
+		return 0, err
+	}
+	due, next, err := times(d, now, all)
+	if err != nil {
+		return 0, kit.Terminal(err)
+	}
+	if !due.IsZero() {
+		if err := s.take(ctx, d, due, copies); err != nil {
+			return 0, err
 		}
 	}
-	return *d.Spec.SnapshotEvery, s.take(ctx, d, now, copies)
+	if aging > 0 {
+		next = min(next, aging)
+	}
+	return next, nil
+}
+
+func scheduled(d *disk.Disk) bool {
+	return d.Spec.SnapshotEvery != nil || d.Spec.SnapshotSchedule != ""
+}
+
+// recheck is how often the clock is compared with the times of a disk, since it
+// may be set, or stand still while the machine does.
+const recheck = time.Minute
+
+// times returns the time of the schedule that is due, zero if none is, and after
+// how long the next one is. Of several that are due only the last counts. all are
+// the scheduled snapshots, of which the newest is first.
+func times(d *disk.Disk, now time.Time, all []*disk.DiskSnapshot) (due time.Time, next time.Duration, err error) {
+	counted := time.Time{}
+	if d.Spec.SnapshotCountedTo != nil {
+		counted = *d.Spec.SnapshotCountedTo
+	}
+	if d.Spec.SnapshotSchedule == "" {
+		if len(all) > 0 && all[0].CreatedAt.After(counted) {
+			counted = all[0].CreatedAt
+		}
+		if wait := counted.Add(*d.Spec.SnapshotEvery).Sub(now); !counted.IsZero() && wait > 0 {
+			return due, min(wait, *d.Spec.SnapshotEvery), nil
+		}
+		return now, *d.Spec.SnapshotEvery, nil
+	}
+	x, err := crontime.Parse(d.Spec.SnapshotSchedule, d.Spec.SnapshotTimeZone)
+	if err != nil {
+		return due, 0, errs.Wrap(err, "schedule of disk %s", d.Name)
+	}
+	if since := d.Spec.SnapshotSince; since != nil && since.After(counted) {
+		counted = *since
+	}
+	if counted.IsZero() {
+		counted = d.CreatedAt
+	}
+	due, _ = x.Due(counted, now)
+	next = recheck
+	if at := x.Next(now); !at.IsZero() {
+		next = min(next, at.Sub(now))
+	}
+	return due, next, nil
 }
 
 // copies returns the scheduled copies of a disk, the newest first, and deletes
@@ -117,16 +171,23 @@ func (s *Schedule) copies(ctx context.Context, d *disk.Disk) ([]*disk.DiskCopy, 
 	return all, nil
 }
 
-// take has a snapshot taken, and copied if the disk wants that and none of the
-// copies is still being made.
-func (s *Schedule) take(ctx context.Context, d *disk.Disk, now time.Time, copies []*disk.DiskCopy) error {
-	snap := disks.NewSnapshot(d, "auto-"+now.UTC().Format("20060102-150405"))
+// take has the snapshot of a time taken, and copied if the disk wants that and
+// none of the copies is still being made. The time is counted with it, on condition
+// that the disk did not change: two servers, or one that is killed and started
+// again, take one snapshot for each time.
+func (s *Schedule) take(ctx context.Context, d *disk.Disk, due time.Time, copies []*disk.DiskCopy) error {
+	snap := disks.NewSnapshot(d, "auto-"+due.UTC().Format("20060102-150405"))
 	snap.Spec.Scheduled = true
 	create, err := entity.CreateOp(snap)
 	if err != nil {
 		return err
 	}
-	ops := []entity.Op{create}
+	d.Spec.SnapshotCountedTo = &due
+	count, err := entity.UpdateSpecOp(d)
+	if err != nil {
+		return err
+	}
+	ops := []entity.Op{count, create}
 	if d.Spec.CopyTo != "" && !slices.ContainsFunc(copies, disks.Copying) {
 		c := disks.NewCopy(d, snap.ID, d.Spec.CopyTo)
 		c.Spec.Scheduled = true
@@ -135,33 +196,54 @@ func (s *Schedule) take(ctx context.Context, d *disk.Disk, now time.Time, copies
 		}
 		ops = append(ops, create)
 	}
-	if _, err = s.Store.Txn(ctx, entity.TxnRequest{Ops: ops}); errs.Is(err, errs.AlreadyExists) {
-		return nil
+	fault.Point("disk-schedule", "take", fault.Before)
+	_, err = s.Store.Txn(ctx, entity.TxnRequest{Ops: ops})
+	fault.Point("disk-schedule", "take", fault.After)
+	if errs.Is(err, errs.AlreadyExists) { // a snapshot with this name was taken by hand
+		return entity.UpdateSpec(ctx, s.Store, d)
 	}
 	return err
 }
 
-// expire deletes scheduled snapshots, of which the newest is first, beyond the
-// number of ready ones that the disk keeps, except those that are being copied.
-func (s *Schedule) expire(ctx context.Context, d *disk.Disk, all []*disk.DiskSnapshot, copies []*disk.DiskCopy) error {
+// expire deletes scheduled snapshots, of which the newest is first, that the disk
+// does not keep: ready ones beyond their number, those that are too old except
+// the newest ready one, and those that failed. It keeps those that are being copied. It
+// returns after how long the next one is too old, 0 if none will be.
+func (s *Schedule) expire(ctx context.Context, d *disk.Disk, now time.Time, all []*disk.DiskSnapshot, copies []*disk.DiskCopy) (aging time.Duration, err error) {
 	ready := int64(0)
 	for _, x := range all {
-		if x.Status.Phase == disk.DiskPhaseReady {
+		isReady, failed := x.Status.Phase == disk.DiskPhaseReady, x.Status.Phase == disk.DiskPhaseFailed
+		if isReady {
 			ready++
 		}
-		if ready <= d.Spec.SnapshotKeep && x.Status.Phase != disk.DiskPhaseFailed {
+		keep := ready <= d.Spec.SnapshotKeep && !failed
+		if keep && isReady && ready > 1 && d.Spec.SnapshotKeepFor != nil {
+			left := age(x).Add(*d.Spec.SnapshotKeepFor).Sub(now)
+			if keep = left > 0; keep && (aging == 0 || left < aging) {
+				aging = left
+			}
+		}
+		if keep {
 			continue
 		}
 		if slices.ContainsFunc(copies, func(c *disk.DiskCopy) bool { return disks.Copying(c) && c.Spec.Snapshot == string(x.ID) }) {
 			continue
 		}
-		if x.Status.Phase == disk.DiskPhaseFailed {
+		if failed {
 			s.Logger.Warn("scheduled snapshot of a disk failed", "volume", string(d.ID), "error", x.Status.Message)
 		}
 		x.Spec.Deleted = true
 		if err := entity.UpdateSpec(ctx, s.Store, x); err != nil && !errs.Is(err, errs.NotFound) {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return aging, nil
+}
+
+// age returns the time from which the age of a snapshot counts.
+func age(x *disk.DiskSnapshot) time.Time {
+	if x.Status.TakenAt != nil {
+		return *x.Status.TakenAt
+	}
+	return x.CreatedAt
 }

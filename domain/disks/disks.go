@@ -27,7 +27,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/disk"
@@ -182,32 +181,6 @@ func (s *Service) await(ctx context.Context, d *disk.Disk, reached func(*disk.Di
 	return informer.Of[disk.Disk](s.Informers).Await(ctx, d.ID, func(d *disk.Disk) (bool, error) { return reached(d), nil })
 }
 
-// Clone makes a disk with the content of another one, or of a snapshot of it if
-// snapshot is not empty, and returns when it can be used.
-func (s *Service) Clone(ctx context.Context, project, source, snapshot, name string) (*disk.Disk, error) {
-	from, err := s.ready(ctx, project, source)
-	if err != nil {
-		return nil, err
-	}
-	d := disk.NewDisk()
-	d.Project, d.Name = from.Project, name
-	d.Spec.SizeBytes, d.Spec.Store, d.Spec.FileSystem, d.Spec.SourceDisk = from.Status.SizeBytes, from.Spec.Store, from.Spec.FileSystem, string(from.ID)
-	if snapshot != "" {
-		snap, err := s.snapshot(ctx, from, snapshot)
-		if err != nil {
-			return nil, err
-		}
-		if snap.Spec.Deleted || snap.Status.Phase != disk.DiskPhaseReady {
-			return nil, refuse("not_ready", "snapshot %s is %s%s", snapshot, snap.Status.Phase, because(snap.Status.Message))
-		}
-		d.Spec.SourceSnapshot = string(snap.ID)
-		if snap.Status.SizeBytes != nil {
-			d.Spec.SizeBytes = *snap.Status.SizeBytes
-		}
-	}
-	return s.create(ctx, d)
-}
-
 // NewSnapshot returns a snapshot that is to be taken of a disk. No two snapshots
 // of a disk have the same name.
 func NewSnapshot(d *disk.Disk, name string) *disk.DiskSnapshot {
@@ -314,44 +287,6 @@ func (s *Service) Resize(ctx context.Context, project, name string, size int64) 
 			return false, refuse("in_use", "disk %s is not larger yet: %s", name, d.Status.Message)
 		}
 		return done, nil
-	})
-}
-
-// ScheduleRequest describes the scheduled snapshots of a disk, and their copies.
-type ScheduleRequest struct {
-	Project, Name string
-	Every         time.Duration // 0: none any more; those that exist stay
-	Keep          int64         // 0: as before
-	CopyTo        string        // URL of the store for copies; "": as before
-	CopyKeep      int64         // 0: as before
-	CopyOff       bool          // none is copied any more; copies that exist stay
-}
-
-// Schedule has a snapshot of a disk taken every so often, and keeps the newest
-// ones; with a store, each is copied there.
-func (s *Service) Schedule(ctx context.Context, req ScheduleRequest) (*disk.Disk, error) {
-	if req.CopyOff && req.CopyTo != "" {
-		return nil, errs.New(errs.InvalidArgument, "state either a store for copies or that there are none")
-	}
-	d, err := s.Find(ctx, req.Project, req.Name)
-	if err != nil {
-		return nil, err
-	}
-	return entity.ModifySpec(ctx, s.Store, d.GetID(), func(d *disk.Disk) error {
-		d.Spec.SnapshotEvery = nil
-		if req.Every > 0 {
-			d.Spec.SnapshotEvery = &req.Every
-		}
-		if req.Keep > 0 {
-			d.Spec.SnapshotKeep = req.Keep
-		}
-		if req.CopyTo != "" || req.CopyOff {
-			d.Spec.CopyTo = req.CopyTo
-		}
-		if req.CopyKeep > 0 {
-			d.Spec.CopyKeep = req.CopyKeep
-		}
-		return nil
 	})
 }
 

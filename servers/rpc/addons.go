@@ -57,7 +57,7 @@ func (h *addonHandler) Schedule(ctx context.Context, req *addon.ScheduleAddonReq
 		return nil, err
 	}
 	return addonResponse(h.addons.Schedule(ctx, disks.ScheduleRequest{
-		Project: req.Project, Name: req.Addon, Every: opt.Value(req.Every), Keep: opt.Value(req.Keep), CopyTo: req.CopyTo,
+		Project: req.Project, Name: req.Addon, Every: opt.Value(req.Every), Retention: disks.Retention{Keep: opt.Value(req.Keep)}, CopyTo: req.CopyTo,
 	}))
 }
 

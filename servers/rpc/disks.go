@@ -35,7 +35,7 @@ func (h *diskHandler) Create(ctx context.Context, req *disk.CreateDiskRequest) (
 }
 
 func (h *diskHandler) Clone(ctx context.Context, req *disk.CloneDiskRequest) (*disk.DiskResponse, error) {
-	return diskResponse(h.disks.Clone(ctx, req.Project, req.Source, req.Snapshot, req.Disk))
+	return diskResponse(h.disks.Clone(ctx, disks.CloneRequest{Project: req.Project, Source: req.Source, Snapshot: req.Snapshot, At: req.At, Name: req.Disk}))
 }
 
 func (h *diskHandler) Snapshot(ctx context.Context, req *disk.SnapshotDiskRequest) (*disk.SnapshotResponse, error) {
@@ -60,7 +60,8 @@ func (h *diskHandler) Schedule(ctx context.Context, req *disk.ScheduleDiskReques
 		return nil, err
 	}
 	return diskResponse(h.disks.Schedule(ctx, disks.ScheduleRequest{
-		Project: req.Project, Name: req.Disk, Every: opt.Value(req.Every), Keep: opt.Value(req.Keep), CopyTo: req.CopyTo, CopyKeep: opt.Value(req.CopyKeep), CopyOff: opt.Value(req.CopyOff),
+		Project: req.Project, Name: req.Disk, Every: opt.Value(req.Every), Times: req.Times, TimeZone: req.TimeZone,
+		Retention: disks.Retention{Keep: opt.Value(req.Keep), For: opt.Value(req.KeepFor)}, CopyTo: req.CopyTo, CopyKeep: opt.Value(req.CopyKeep), CopyOff: opt.Value(req.CopyOff),
 	}))
 }
 
