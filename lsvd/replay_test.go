@@ -276,7 +276,7 @@ func (r *recorded) check(t *testing.T, s *vfs.Sim, at *progress, loss int, drop 
 // checkSnapshot compares a snapshot through a clone.
 func (r *recorded) checkSnapshot(t *testing.T, st store.Store, n string) error {
 	id := NewID()
-	if err := Clone(t.Context(), st, r.id, n, id); err != nil {
+	if err := Clone(t.Context(), st, r.id, n, id, r.opts.Key); err != nil {
 		return err
 	}
 	d, _, err := Open(t.Context(), st, vfs.NewSim(), id, r.opts)
