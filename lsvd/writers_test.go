@@ -131,7 +131,7 @@ func overlappingWriters(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 41))
 	read := make([]byte, writerBlocks*BlockSize)
 	for round := range 5 {
-		d, rec, err := Open(ctx, st, fs, id, Options{LogFile: 256 << 10, CutBytes: 64 << 10, MaxUnsent: 1 << 20, CutAge: 10 * time.Millisecond, Checkpoint: 2, GCRatio: 1.1,
+		d, _, err := Open(ctx, st, fs, id, Options{LogFile: 256 << 10, CutBytes: 64 << 10, MaxUnsent: 1 << 20, CutAge: 10 * time.Millisecond, Checkpoint: 2, GCRatio: 1.1,
 			ReadTimeout: 50 * time.Millisecond})
 		fatal("open", err)
 		var flushed, done atomic.Int64
@@ -192,7 +192,7 @@ func overlappingWriters(t *testing.T, seed uint64) {
 		gone, cancel := context.WithCancel(ctx)
 		cancel()
 		d.Close(gone)
-		d, rec, err = Open(ctx, st, fs, id, Options{LogFile: 256 << 10})
+		d, rec, err := Open(ctx, st, fs, id, Options{LogFile: 256 << 10})
 		fatal("open after power loss", err)
 		fatal("read", d.ReadAt(ctx, read, 0))
 		if err := o.recovered(read, flushed.Load()); err != nil {

@@ -174,6 +174,7 @@ func (d *Store) Replace(ctx context.Context, key string, data []byte, old store.
 	if store.ContentVersion(have) != old {
 		return "", errs.New(errs.Conflict, "object %s has changed", key)
 	}
+	// Not atomicfile.Rename: tests leave out the sync, which follows, alone.
 	err = d.change("rename", tmp, path, nil, func() error { return os.Rename(tmp, path) })
 	if err == nil {
 		err = d.syncDir(filepath.Dir(path))
