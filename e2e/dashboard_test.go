@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/oidctest"
 )
 
 // screenshots is where the tests of the dashboard write pictures of the pages.
@@ -24,7 +25,13 @@ var screenshots = flag.String("screenshots", "", "directory for pictures of the 
 // checks every page with axe-core. The server also sends logs and metrics to sinks.
 func TestDashboard(t *testing.T) {
 	sink, samples := newLogSink(t), newMetricsSink(t)
-	s, url := withAPI(t, "dashboard", "--metrics-interval", "1s", "--logs-sinks", sink.url, "--metrics-sinks", samples.url)
+	provider, rules, secret := oidctest.New(t), filepath.Join(t.TempDir(), "trust.yaml"), filepath.Join(t.TempDir(), "secret")
+	write(t, secret, provider.Secret+"\n")
+	write(t, rules, "[]\n")
+	provider.LogsIn(map[string]any{"sub": "ann", "groups": []string{"operators"}})
+	s, url := withAPI(t, "dashboard", "--api-trust-file", rules, "--dashboard-oidc-issuer", provider.URL, "--dashboard-oidc-client-id", provider.ID,
+		"--dashboard-oidc-secret-file", secret, "--metrics-interval", "1s", "--logs-sinks", sink.url, "--metrics-sinks", samples.url)
+	write(t, rules, fmt.Sprintf("- {issuer: %q, audience: %q, claims: {groups: operators}, project: \"*\", roles: [admin]}\n", provider.URL, provider.ID))
 	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
 	viewer := strings.TrimSpace(s.r(t, "", "key", "create", "look", "--role", "viewer"))
 	project := filepath.Join(t.TempDir(), "project.yml")
@@ -42,6 +49,8 @@ func TestDashboard(t *testing.T) {
 	sink.has(t, `"app":"shop","service":"web"`, "serving")
 	samples.has(t, "shop-web runtime_sandbox_memory_bytes", "shop-web runtime_ingress_requests_total", " runtime_node_disk_bytes")
 	browse(t, "basics.mjs", url, "KEY="+admin, "LOGGED=serving")
+	// The rules changed while the server ran.
+	browse(t, "oidc.mjs", url, "ISSUER="+provider.URL)
 	env := s.command(t.Context(), "").Env
 	browse(t, "pages.mjs", url, append(env, "KEY="+admin, "VIEWER_KEY="+viewer, "EMPTY_KEY="+empty, "R="+filepath.Join(bin, "r"), "APP="+dir)...)
 }
