@@ -42,8 +42,9 @@ func (s *Schedule) Controller() kit.Controller {
 		},
 		Access: kit.Access{
 			Creates: []*schema.Kind{disk.DiskSnapshotKind, disk.DiskCopyKind},
-			Owns:    kit.Fields(disk.DiskKind, "spec.snapshot_counted_to"),
 			Shares: []kit.Share{{
+				Field: kit.Field{Kind: disk.DiskKind, Path: "spec.snapshot_counted_to"}, Owner: "api", Why: "to count a time together with its snapshot", When: counts,
+			}, {
 				Field: kit.Field{Kind: disk.DiskSnapshotKind, Path: "spec.deleted"}, Owner: "api", Why: "to delete an old one that it has taken", When: isScheduled,
 			}, {
 				Field: kit.Field{Kind: disk.DiskCopyKind, Path: "spec.deleted"}, Owner: "api", Why: "to delete an old one that it has made", When: isScheduledCopy,
@@ -51,6 +52,8 @@ func (s *Schedule) Controller() kit.Controller {
 		},
 	}
 }
+
+func counts(_, after schema.Object) bool { return after.(*disk.Disk).Spec.SnapshotCountedTo != nil }
 
 func isScheduled(before, _ schema.Object) bool { return before.(*disk.DiskSnapshot).Spec.Scheduled }
 

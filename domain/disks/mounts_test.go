@@ -151,6 +151,6 @@ func TestClaimRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.refused("a disk that is being deleted", e.claim(e.sandbox(one), true), "deleted")
-	_, err = s.Clone(t.Context(), "", "data", "", "copy")
+	_, err = s.Clone(t.Context(), disks.CloneRequest{Source: "data", Name: "copy"})
 	e.refused("clone of a disk that is being deleted", err, "deleted")
 }

@@ -77,6 +77,7 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"deployment writes sandbox.spec.stop_reason of api to stop the release command of a version that will not serve",
 		"deployment writes sandbox_pool.spec.autoscaled of autoscale when a number that was fixed begins to follow the load",
 		"disk-copy writes disk_snapshot.spec.deleted of api to delete one that was taken for a copy",
+		"disk-schedule writes disk.spec.snapshot_counted_to of api to count a time together with its snapshot",
 		"disk-schedule writes disk_copy.spec.deleted of api to delete an old one that it has made",
 		"disk-schedule writes disk_snapshot.spec.deleted of api to delete an old one that it has taken",
 		"execution writes sandbox.spec.desired of api to stop the sandbox of an attempt whose server was killed",
