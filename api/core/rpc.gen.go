@@ -866,8 +866,8 @@ var UsersService = &rpc.Service{Name: "core.Users", Methods: []*rpc.Method{
 type Keys interface {
 	// Create: Makes an API key. Permission: admin, in the project of project.
 	Create(ctx context.Context, req *CreateKeyRequest) (*CreateKeyResponse, error)
-	// Exchange: Makes an API key for an hour, with the roles of the caller, who logged in by
-	// a token of OpenID Connect. Permission: read, in any project.
+	// Exchange: Makes an API key for as long as the rule of trust says, with the roles of the
+	// caller, who logged in by a token of OpenID Connect. Permission: read, in any project.
 	Exchange(ctx context.Context) (*CreateKeyResponse, error)
 	// Delete: Deletes an API key. It is refused from now on, and calls made with it end.
 	// Permission: admin, in the project of project.
@@ -884,8 +884,8 @@ func RegisterKeys(s *rpc.Server, impl Keys) { s.Register(KeysService, impl) }
 type KeysClient interface {
 	// Create: Makes an API key. Permission: admin, in the project of project.
 	Create(ctx context.Context, req *CreateKeyRequest) (*CreateKeyResponse, error)
-	// Exchange: Makes an API key for an hour, with the roles of the caller, who logged in by
-	// a token of OpenID Connect. Permission: read, in any project.
+	// Exchange: Makes an API key for as long as the rule of trust says, with the roles of the
+	// caller, who logged in by a token of OpenID Connect. Permission: read, in any project.
 	Exchange(ctx context.Context) (*CreateKeyResponse, error)
 	// Delete: Deletes an API key. It is refused from now on, and calls made with it end.
 	// Permission: admin, in the project of project.
