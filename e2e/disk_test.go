@@ -52,8 +52,20 @@ func TestDisks(t *testing.T) {
 	if res := s.try(t, "", "disk", "resize", "copy", "64M"); res.Code == 0 || !strings.Contains(res.Stderr, "shrink") {
 		t.Errorf("shrink: %s", res)
 	}
+	if res := s.try(t, "", "disk", "clone", "data", "--at", "2026-01-01T00:00:00Z", "before"); res.Code == 0 || !strings.Contains(res.Stderr, "no snapshot of 2026-01-01") {
+		t.Errorf("clone at a time before the first snapshot: %s", res)
+	}
+	s.r(t, "", "disk", "clone", "data", "--at", time.Now().UTC().Format(time.RFC3339Nano), "before")
+	s.json(t, &d, "disk", "show", "before")
+	if d.Disk.Status.Phase != "ready" || d.Disk.Status.SizeBytes != 64<<20 {
+		t.Errorf("clone at a time: %+v", d)
+	}
+	s.r(t, "", "disk", "delete", "before", "--yes")
 	s.r(t, "", "disk", "delete-snapshot", "data@monday")
 
+	s.r(t, "", "disk", "schedule", "data", "--cron", "30 3 * * *", "--time-zone", "Europe/Berlin", "--keep-for", "720h")
+	contains(t, "schedule by cron", s.r(t, "", "disk", "show", "data"), "30 3 * * *", "Europe/Berlin", "720h")
+	s.r(t, "", "disk", "schedule", "data", "--off")
 	s.r(t, "", "disk", "schedule", "data", "--every", "24h", "--keep", "2")
 	wait.For(t, "the first scheduled snapshot is ready", func() bool {
 		s.json(t, &d, "disk", "show", "data")
