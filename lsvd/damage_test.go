@@ -230,6 +230,7 @@ func TestMissingObject(t *testing.T) {
 			delete(hurt, r.Key())
 			s.withObjects(hurt)
 			s.fs = vfs.NewSim()
+			s.log = s.fs
 			s.history = history
 			opts := s.opts
 			_, rec, err := Open(s.ctx(), s.st, s.fs, s.id, opts)

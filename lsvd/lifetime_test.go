@@ -99,6 +99,7 @@ func TestHalfCut(t *testing.T) {
 			}
 		case 2: // another machine takes over, and the owner goes on
 			s.fs = vfs.NewSim()
+			s.log = s.fs
 			s.recovered(s.open(true), durable)
 			if err := old.Drain(s.ctx()); !errs.Is(err, errs.Conflict) {
 				s.fatal("the old owner goes on: %v", err)

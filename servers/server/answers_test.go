@@ -107,6 +107,7 @@ var answers = map[string]answer{
 	"app.Deploys/Deploy": byApp(func(p, a string) *app.DeployRequest {
 		return &app.DeployRequest{Project: p, App: a, Create: true, Source: "none"}
 	}),
+	"app.Apps/Software":  {rpc.ProjectRequest, func(x *tenant) any { return &app.SoftwareRequest{AppVersion: x.version.GetID()} }},
 	"app.Deploys/Follow": {rpc.ProjectRequest, func(x *tenant) any { return &app.FollowRequest{Deployment: x.deploy.GetID()} }},
 	"app.Deploys/Push":   appRequest,
 	"app.Deploys/Cancel": {rpc.ProjectRequest, func(x *tenant) any { return &app.DeploymentRequest{Deployment: x.deploy.GetID()} }},
@@ -235,6 +236,9 @@ var answers = map[string]answer{
 
 	"sandbox.Templates/List": byApp(func(p, _ string) *sandbox.TemplatesRequest { return &sandbox.TemplatesRequest{Project: p} }),
 	"sandbox.Templates/Show": byApp(func(p, a string) *sandbox.TemplateRequest {
+		return &sandbox.TemplateRequest{Project: p, Template: a}
+	}),
+	"sandbox.Templates/Software": byApp(func(p, a string) *sandbox.TemplateRequest {
 		return &sandbox.TemplateRequest{Project: p, Template: a}
 	}),
 	"sandbox.Templates/Build": byApp(func(p, a string) *sandbox.BuildTemplateRequest {

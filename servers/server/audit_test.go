@@ -62,9 +62,15 @@ func testEveryMethodSaysWhetherItIsRecorded(t *testing.T, e *frontEnv) {
 		if a := answers[m.Full]; a.request != nil {
 			req = a.request(x)
 		}
-		err := attempt(t, cl, m, req, true)
 		found := func() []entity.HistoryRecord {
 			return e.records(entity.HistoryQuery{Actor: "boss", Action: m.Full})
+		}
+		err := attempt(t, cl, m, req, true)
+		for range 20 { // a busy machine may not begin a call before it is given up
+			if !m.Audit || !errs.Is(err, errs.DeadlineExceeded) || len(found()) > 0 {
+				break
+			}
+			err = attempt(t, cl, m, req, true)
 		}
 		switch {
 		case !m.Audit && len(found()) > 0:

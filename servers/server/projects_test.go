@@ -29,6 +29,7 @@ type tenant struct {
 	run       *app.TaskRun
 	sandbox   *sandbox.Sandbox
 	snapshot  *sandbox.Snapshot
+	version   *app.AppVersion
 	preview   *sandbox.Preview
 }
 
@@ -55,6 +56,11 @@ func (e *frontEnv) newTenant(project string) *tenant {
 	create(x.app)
 	x.build.Spec.App, x.build.Spec.Source, x.build.Status.Phase = x.app.GetID(), "src", app.BuildPhaseSucceeded
 	create(x.build)
+	x.version = app.NewAppVersion()
+	x.version.Spec.App, x.version.Spec.Number, x.version.Spec.Image = x.app.GetID(), 1, "img@sha256:0"
+	x.version.Spec.Services = []app.Service{{Name: "web"}}
+	x.version.Spec.Services[0].SetDefaults()
+	create(x.version)
 	x.deploy.Spec.App, x.deploy.Status.Phase = x.app.GetID(), app.DeploymentPhaseSucceeded
 	create(x.deploy)
 	x.run = app.NewTaskRun()
