@@ -92,7 +92,7 @@ func (m *Memory) look(now time.Time) {
 }
 
 // share sets what each disk may keep: what it demands, unless all demand too much; then
-// those that demand most get equal shares. What nobody demands is divided too, so
+// those that demand most get equal shares. Bytes that no disk demands are divided too, so
 // that a disk that begins to read need not wait. The caller holds mu.
 func (m *Memory) share() {
 	if len(m.disks) == 0 {
