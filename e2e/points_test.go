@@ -71,9 +71,25 @@ func (f *faulty) trace(t *testing.T, what func()) []string {
 	t.Helper()
 	f.arm(t, "trace")
 	what()
+	points := f.seen(t)
+	// The last step may not have ended yet. One that has failed has no end.
+	for began := time.Now(); slices.ContainsFunc(points, func(p string) bool {
+		step, before := strings.CutSuffix(p, "/"+fault.Before)
+		return before && !slices.Contains(points, step+"/"+fault.After)
+	}) && time.Since(began) < 5*time.Second; points = f.seen(t) {
+		if err := pause(t.Context(), 50*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := os.Remove(f.file); err != nil {
 		t.Fatal(err)
 	}
+	return points
+}
+
+// seen returns the points that were reached, each once.
+func (f *faulty) seen(t *testing.T) []string {
+	t.Helper()
 	b, err := os.ReadFile(f.file + ".seen")
 	if err != nil {
 		t.Fatal(err)
