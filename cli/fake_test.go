@@ -39,6 +39,7 @@ import (
 	"miren.dev/runtime/domain/events"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/quotas"
@@ -166,7 +167,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	core.RegisterPolicies(srv, rpcserver.Policies(policies.New(f.store, set)))
 	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
 	server.RegisterServer(srv, fakeServer{f})
-	server.RegisterNodes(srv, fakeNodes{f})
+	server.RegisterNodes(srv, rpcserver.Nodes(&nodes.Service{Store: f.store}))
 	metric.RegisterMetrics(srv, fakeMetrics{})
 	server.RegisterDebug(srv, fakeDebug{})
 	app.RegisterApps(srv, fakeApps{f})
@@ -264,40 +265,6 @@ func (f fakeServer) RevokeIdentity(ctx context.Context, req *server.RevokeIdenti
 	return resp, err
 }
 func (f fakeServer) identities() *identities.Service { return &identities.Service{Store: f.store} }
-
-type fakeNodes struct{ *fake }
-
-func (f fakeNodes) set(ctx context.Context, name string, cordoned bool) (*server.NodeResponse, error) {
-	n, err := entity.ByName[core.Node](ctx, f.store, "", name)
-	if err != nil {
-		return nil, err
-	}
-	n, err = entity.ModifySpec(ctx, f.store, n.GetID(), func(n *core.Node) error { n.Spec.Cordoned = cordoned; return nil })
-	if err != nil {
-		return nil, err
-	}
-	return &server.NodeResponse{Node: *record(n)}, nil
-}
-func (f fakeNodes) List(context.Context) (*server.NodesResponse, error) {
-	return nil, errs.New(errs.Unimplemented, "r lists entities")
-}
-
-func (f fakeNodes) Summary(context.Context) (*server.NodesSummary, error) {
-	return &server.NodesSummary{Nodes: 1, Ready: 1}, nil
-}
-func (f fakeNodes) Cordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
-	return f.set(ctx, req.Node, true)
-}
-func (f fakeNodes) Uncordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
-	return f.set(ctx, req.Node, false)
-}
-func (f fakeNodes) Drain(ctx context.Context, req *server.NodeRequest) (*server.DrainResponse, error) {
-	n, err := f.set(ctx, req.Node, true)
-	if err != nil {
-		return nil, err
-	}
-	return &server.DrainResponse{Node: n.Node}, nil
-}
 
 type fakeApps struct{ *fake }
 

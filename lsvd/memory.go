@@ -11,8 +11,8 @@ import (
 
 // Memory is a budget of bytes for what several disks keep in memory because it may be
 // read again: frames and indexes of segments, and leaves of their maps. Disks whose
-// reads miss get the most, up to their own Options.CacheBytes and MapBytes. A disk that
-// is not read keeps what it has for a minute, and then gives it up step by step.
+// reads miss get the most, up to their own Options.CacheBytes and MapBytes. A disk keeps
+// its memory for a minute after its last read, and then frees it step by step.
 type Memory struct {
 	limit int64
 

@@ -10,8 +10,8 @@ import (
 )
 
 // TestMemoryIsShared has several disks read more than their common budget: together
-// they stay within it. One that reads gets what the others do not use, and those that
-// no longer read give up what they have.
+// they stay within it. One that reads gets what the others do not use, and disks
+// that no longer read free their memory.
 func TestMemoryIsShared(t *testing.T) {
 	const disks, size, limit, most = 4, 4 << 20, 10 << 20, 8 << 20
 	now := time.Unix(1, 0)
@@ -75,7 +75,7 @@ func TestMemoryIsShared(t *testing.T) {
 		}
 		return float64(after-before) / float64(after-before+misses)
 	}
-	look(memoryIdle + 10) // what they have written is in memory too
+	look(memoryIdle + 10) // the disks keep written blocks in memory too
 	read(all[0])
 	if hits := read(all[0]); hits < 0.99 {
 		t.Errorf("a disk that is read alone has %.2f of its reads in memory", hits)

@@ -37,7 +37,7 @@ import (
 const Prefix = "e2b_"
 
 // AllProjects as the project of a Request asks for a key whose roles hold in the whole
-// installation. Who may ask is decided by the caller of Create.
+// installation. The caller of Create checks the permission.
 const AllProjects = "*"
 
 // DefaultRole is the role of a key for which none is asked.

@@ -25,8 +25,8 @@ import (
 //     there. So a file can be lost that had a durable name.
 //   - A file without a name lives for as long as it is open. A power loss may
 //     give it its name back.
-//   - A Sync that fails reports so once and drops what was written: it reads as
-//     written until [Sim.Evict], and later syncs succeed without writing it.
+//   - A Sync that fails returns an error once and drops the dirty pages: reads return
+//     them until [Sim.Evict], and later syncs succeed without writing them.
 //
 // [Sim.PowerLoss], [Sim.Crash] and [Sim.Kill] end the process that had it open.
 // It is deterministic: what survives depends on the caller's choices only.
@@ -61,8 +61,8 @@ type Unsynced struct {
 	Piece int64 // of data: the number of its 512 bytes in the file
 }
 
-// Pick chooses one of n alternatives from 0 on. The first one is what is
-// durable, the last one what was there when the power was lost.
+// Pick chooses one of n alternatives from 0 on. The first one is the
+// durable state, the last one the state when the power was lost.
 type Pick func(u Unsynced, n int) int
 
 // NewSim returns an empty simulated file system.

@@ -175,8 +175,9 @@ func TestSimTearsWrites(t *testing.T) {
 	}
 }
 
-// TestSimFailedSync: a sync that fails says so once. What it dropped reads as
-// written at first, and no later sync makes it durable; what is written again is.
+// TestSimFailedSync: a sync that fails returns an error once and drops the dirty pages.
+// Reads return them at first. No later sync makes them durable; pages that the program
+// writes again become durable.
 func TestSimFailedSync(t *testing.T) {
 	base := vfs.NewSim()
 	f := put(t, base, "a", "old.")

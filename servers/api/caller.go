@@ -66,8 +66,8 @@ func (s *Server) Authenticate(ctx context.Context, key string) (*Caller, error) 
 	return s.As(id)
 }
 
-// As returns the caller with an identity that was authenticated otherwise, who must be
-// released.
+// As returns the caller with an identity that another part has authenticated. Release
+// must be called on it.
 func (s *Server) As(id rpc.Identity) (*Caller, error) {
 	sh, err := s.clients.acquire(id)
 	if err != nil {

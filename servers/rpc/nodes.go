@@ -8,8 +8,10 @@ import (
 	"miren.dev/runtime/domain/nodes"
 )
 
-// nodeHandler serves server.Nodes.
 type nodeHandler struct{ nodes *nodes.Service }
+
+// Nodes serves server.Nodes.
+func Nodes(s *nodes.Service) server.Nodes { return &nodeHandler{s} }
 
 func (h *nodeHandler) Summary(ctx context.Context) (*server.NodesSummary, error) {
 	s, err := h.nodes.Summary(ctx)

@@ -89,7 +89,7 @@ func Register(s *rpc.Server, d Deps) {
 	interpreter.RegisterInterpreter(s, &interpreterHandler{&domaininterpreter.Service{
 		Running: d.Sandboxes.RunningUnconfined, Node: d.Sandboxes.Node, Sealer: d.Sandboxes.Sealer,
 	}})
-	server.RegisterNodes(s, &nodeHandler{d.Nodes})
+	server.RegisterNodes(s, Nodes(d.Nodes))
 	disk.RegisterDisks(s, &diskHandler{d.Disks})
 	execution.RegisterExecutions(s, &executionHandler{d.Executions})
 	secret.RegisterSecrets(s, Secrets(d.Secrets))
