@@ -2,7 +2,6 @@ package rpcserver
 
 import (
 	"context"
-	"io"
 	"strconv"
 
 	"miren.dev/runtime/api/app"
@@ -14,7 +13,7 @@ import (
 // appHandler serves app.Apps.
 type appHandler struct {
 	apps     *apps.Service
-	software func(ctx context.Context, image, name, version string, w io.Writer) error // Deps.Software
+	software Software
 }
 
 func (h *appHandler) Software(ctx context.Context, req *app.SoftwareRequest, st rpc.ServerStream[rpc.None, rpc.Bytes]) error {

@@ -67,9 +67,12 @@ type Deps struct {
 	Events       *events.Service
 	Metrics      *metrics.Service
 	History      entity.History
-	// Software writes the list of the software in an image, whose name is exact, for a name and a version.
-	Software func(ctx context.Context, image, name, version string, w io.Writer) error
+	Software     Software
 }
+
+// Software writes the list of the software in an image, which it finds by its exact name,
+// name@digest. name and version say in the list whose image it is.
+type Software func(ctx context.Context, image, name, version string, w io.Writer) error
 
 // Register makes s serve addons, apps, tasks, deploys, builds, routes, certificates, sandboxes, their files and
 // interpreter, previews, templates, nodes, disks, executions, secrets, quotas,

@@ -2,7 +2,6 @@ package rpcserver
 
 import (
 	"context"
-	"io"
 	"strconv"
 
 	"miren.dev/runtime/api/app"
@@ -18,7 +17,7 @@ import (
 // templateHandler serves sandbox.Templates.
 type templateHandler struct {
 	templates *templates.Service
-	software  func(ctx context.Context, image, name, version string, w io.Writer) error // Deps.Software
+	software  Software
 }
 
 func (h *templateHandler) Software(ctx context.Context, req *sandbox.TemplateRequest, st rpc.ServerStream[rpc.None, rpc.Bytes]) error {
