@@ -23,6 +23,8 @@ const labelBase = "dev.miren.runtime/base"
 type resolver struct {
 	m  *machine
 	mu sync.Mutex // one import at a time
+
+	scanning sync.Mutex // one scan at a time: it takes a processor for seconds
 }
 
 // Resolve finds the image by its reference, or makes the base image of that
@@ -70,6 +72,11 @@ func (r *resolver) Size(ctx context.Context, ref string) (int64, error) {
 // Software writes the list of the software in an image, as CycloneDX in JSON. The image is found by its exact name,
 // name@digest. name and version say in the list whose image it is.
 func (r *resolver) Software(ctx context.Context, image, name, version string, w io.Writer) error {
+	r.scanning.Lock()
+	defer r.scanning.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	var scan sbom.Scan
 	if err := r.m.images.Layers(ctx, image, scan.Layer); err != nil {
 		return err
