@@ -91,8 +91,8 @@ func (m *Memory) look(now time.Time) {
 	}
 }
 
-// share sets what each disk may keep: what it demands, unless all demand too much; then
-// those that demand most get equal shares. Bytes that no disk demands are divided too, so
+// share sets how much memory each disk may keep: its demand, unless all demand too much; then
+// the disks with the greatest demands get equal shares. Bytes that no disk demands are divided too, so
 // that a disk that begins to read need not wait. The caller holds mu.
 func (m *Memory) share() {
 	if len(m.disks) == 0 {

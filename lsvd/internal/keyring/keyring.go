@@ -51,7 +51,7 @@ const (
 	keyEntry = 16 + KeySize
 )
 
-// keys are what is derived of the data key of one volume.
+// keys are derived from the data key of one volume.
 type keys struct {
 	data, manifests, maps []byte
 }

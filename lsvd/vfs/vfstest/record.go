@@ -79,7 +79,7 @@ func (o *Op) Apply(s *vfs.Sim) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Recording is what was done, in order. Operations that overlap in time are
+// Recording has the operations in their order. Operations that overlap in time are
 // done one after the other.
 type Recording struct {
 	mu  sync.Mutex
@@ -121,7 +121,7 @@ func (r *Recording) add(o Op) {
 	}
 }
 
-// Ops returns what was recorded.
+// Ops returns the recorded operations.
 func (r *Recording) Ops() []Op {
 	r.mu.Lock()
 	defer r.mu.Unlock()
