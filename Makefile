@@ -31,7 +31,8 @@ dev-tmux: packages ## make dev, the logs and a shell in panes of tmux
 test: ## Everything, unit to end-to-end, on the real components
 	@hack/packages.sh base test
 	@hack/clean-check.sh before
-	@$(MAKE) --no-print-directory lint test-unit test-root
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory --keep-going test-unit test-root # one run shows every failure
 	@hack/clean-check.sh after
 
 test-unit: packages ## Tests that need no root and of the toolchain only the S3 servers, etcd and pebble

@@ -26,9 +26,12 @@ root)
 	# The images for sandboxes take minutes the first time, which is not the time of a test.
 	"$go" build -o bin/test/baseimages ./components/baseimage/cmd/baseimages
 	bin/test/baseimages -dir "${RUNTIME_CACHE:-${HOME:-/root}/.cache/miren-runtime}/baseimages" -sandboxes
-	"$go" test -race -timeout 20m "${pkgs[@]}"
-	(cd components/shim && "$go" test -race ./...)
-	exec "$0" e2e
+	# A package that fails does not keep the others from showing theirs.
+	rc=0
+	"$go" test -race -timeout 20m "${pkgs[@]}" || rc=$?
+	(cd components/shim && "$go" test -race ./...) || rc=$?
+	"$0" e2e || rc=$?
+	exit "$rc"
 	;;
 e2e)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make e2e as root" >&2; exit 1; }

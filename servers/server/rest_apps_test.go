@@ -76,8 +76,11 @@ func TestAppsOverREST(t *testing.T) {
 		t.Errorf("traffic %s, %v", shares, err)
 	}
 	one := e.must(http.MethodGet, "/apps/"+own.app.Name, key, "", http.StatusOK)
-	if hosts := one["hosts"].([]any); len(hosts) != 1 || hosts[0] != "own.example" || len(one["services"].([]any)) != 1 || len(one["versions"].([]any)) != 1 {
+	if hosts := one["hosts"].([]any); len(hosts) != 1 || hosts[0] != "own.example" || len(one["services"].([]any)) != 1 {
 		t.Errorf("%v", one)
+	}
+	if got := listed(one, "versions", "id"); !slices.Equal(got, []string{string(v.ID), string(own.version.ID)}) {
+		t.Errorf("versions %v, want the newest first", got)
 	}
 	e.must(http.MethodGet, "/apps/"+foreign.app.Name, key, "", http.StatusNotFound)
 	for query, want := range map[string]int{"": 1, "?app=" + own.app.Name: 1, "?phase=failed": 0, "?phase=succeeded": 1} {
