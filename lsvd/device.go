@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/readcache"
 	"miren.dev/runtime/lsvd/internal/reclaim"
+	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -60,9 +61,8 @@ type Device struct {
 	dirty           bool // base has changed since then
 	nextMap         uint64
 	nextGC          uint64
-	budget          int64   // blocks that GC may move
-	lifetime        float64 // how many sequence numbers segments last; see lifetime.go
-	heldAt          uint64  // revision at which others held all garbage
+	budget          int64  // blocks that GC may move
+	heldAt          uint64 // revision at which others held all garbage
 	heldSince       time.Time
 	lastMaintenance time.Time  // when something was published or collected last
 	garbage         []name.Ref // dropped from the manifest, maybe not yet deleted
@@ -132,7 +132,6 @@ func (b ctxMutex) unlock() { <-b }
 type seg struct {
 	manifest.Segment
 	live        uint64
-	short       bool // its blocks were expected to be overwritten soon
 	lost        bool // it is not in the store
 	quarantined bool // it is damaged: GC leaves it alone
 }
@@ -142,10 +141,11 @@ type cut struct {
 	first, last uint64
 	bytes       int64
 	born        time.Time
-	over        *extent.Map // to sequence numbers of chunks
-	chunks      []wal.Chunk // by sequence number from first on
-	outputs     []output    // the segments it becomes, once divided
-	created     int         // so many of them the store has
+	over        *extent.Map     // to sequence numbers of chunks
+	chunks      []wal.Chunk     // by sequence number from first on
+	defined     []segment.Entry // what its segment defines
+	object      []byte          // its segment
+	created     bool            // the store has it
 }
 
 func newCut() *cut {

@@ -135,7 +135,6 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		if d.liveOf(v) == 0 {
 			continue // and it may be deleted, if the last checkpoint went through unnoticed
 		}
-		d.observeLifetime(v)
 		x, err := d.cache.Index(ctx, &v.Segment)
 		if errs.Is(err, errs.Corrupt) {
 			d.quarantine(v, err)

@@ -25,8 +25,8 @@ func TestWriteAmplification(t *testing.T) {
 	}{
 		{"uniform", 2.0, func(rng *rand.Rand) workload.Next { return workload.Uniform(rng, blocks) }},
 		{"80/20", 1.9, func(rng *rand.Rand) workload.Next { return workload.Hot(rng, blocks) }},
-		{"zipf 1.1", 1.4, func(rng *rand.Rand) workload.Next { return workload.Zipf(rng, 1.1, blocks) }},
-		{"journal 30, uniform", 1.95, func(rng *rand.Rand) workload.Next {
+		{"zipf 1.1", 1.5, func(rng *rand.Rand) workload.Next { return workload.Zipf(rng, 1.1, blocks) }},
+		{"journal 30, uniform", 2.1, func(rng *rand.Rand) workload.Next {
 			return workload.Journal(rng, 0.3, ring, workload.Uniform(rng, blocks-ring))
 		}},
 	} {

@@ -57,9 +57,6 @@ func openAt(ctx context.Context, dir string) (*lsvd.Device, *lsvd.DiskCache, err
 	lsvd.Create(ctx, st, id, killBlocks*lsvd.BlockSize, nil) // exists after the first time
 	d, _, err := lsvd.Open(ctx, st, fs, id, lsvd.Options{LogFile: 1 << 20, CutBytes: 256 << 10, MaxUnsent: 4 << 20, Checkpoint: 2, GCRatio: 1.1, CacheBytes: 300 << 10, DiskCache: cache,
 		LogSpace: lsvd.NewLogSpace(4 << 20)})
-	if err == nil {
-		lsvd.ExpectYoung(d)
-	}
 	return d, cache, err
 }
 

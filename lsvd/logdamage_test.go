@@ -175,8 +175,7 @@ func TestDamagedWitness(t *testing.T) {
 		for s.d.frozen[k].last < uint64(stamp) {
 			k++
 		}
-		s.d.splitByLifetime(s.d.frozen[:k+2])
-		s.check("send", s.d.uploadCut(s.ctx(), s.d.frozen[k+1]))
+		s.check("send", s.d.uploadCut(s.ctx(), s.d.frozen[k+1], s.d.chainRef(k+1)))
 		s.fs.Kill()
 		if hurt {
 			name, off := s.inLog(lba, stamp)

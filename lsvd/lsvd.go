@@ -32,7 +32,6 @@
 //	demand, fill, prefetch  why a frame is in memory: a read needs it; a read
 //	            needs some of it; no read has needed it yet
 //	boot list   the blocks that are read first when a disk is opened
-//	lifetime    how many sequence numbers a segment lasts until GC empties it
 //	live        a block of a segment that the map names; the others are garbage
 //
 // # Path of a write
@@ -44,10 +43,9 @@
 //
 // Changes collect in the active cut: an overlay map of log positions. A cut of
 // 16 MiB or 5 s is frozen and built into a segment, without the blocks that it
-// overwrote itself. It becomes two segments if the second one can have the blocks
-// that are likely to be overwritten soon. The segments are created in the store
-// under the next numbers of the chain. Then the base map takes over the cut's
-// addresses, and the log files are recycled. So the store's state moves by whole
+// overwrote itself. Segments are created in the store under the next numbers of the
+// chain. Then the base map takes over the cut's addresses, and the log files are
+// recycled. So the store's state moves by whole
 // cuts, and the base map is always the disk as it was after some sequence number.
 // A read asks the active cut, the frozen ones from new to old, then the base map.
 // Blocks that no map has read as zeros.
@@ -92,9 +90,6 @@
 // frame is fetched again, and never served.
 //
 // # Garbage
-//
-// A block that overwrites a young one is expected to be overwritten soon as
-// well, as a journal is. Such blocks have segments of their own, which die whole.
 //
 // GC picks segments by cost and benefit, copies their live blocks to segments of
 // its own stream, keeping original sequence numbers, and relocates exactly those

@@ -38,9 +38,6 @@ func (m *metaDisk) open(t *testing.T) {
 	if rec.LostLog || rec.LostAfter {
 		t.Fatalf("%s: %+v", m.name, rec)
 	}
-	if m.clean {
-		lsvd.ExpectYoung(d) // or not: nobody may tell
-	}
 	m.d = d
 }
 

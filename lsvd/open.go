@@ -218,7 +218,7 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 		for i := range l.Segments {
 			s := &l.Segments[i]
 			s.Num = d.man.NextSegment
-			d.adopt(s, l.Entries[i], false)
+			d.adopt(s, l.Entries[i])
 			d.man.ChainNext++
 			d.since++
 			rec.Adopted++

@@ -225,13 +225,12 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 			return false, d.fail(err)
 		}
 	}
-	d.splitByLifetime(cuts)
 	failed := make([]error, len(cuts))
 	var wg sync.WaitGroup
 	for i, c := range cuts[1:] {
-		wg.Go(func() { failed[i+1] = d.uploadCut(ctx, c) })
+		wg.Go(func() { failed[i+1] = d.uploadCut(ctx, c, d.chainRef(i+1)) })
 	}
-	failed[0] = d.uploadCut(ctx, cuts[0])
+	failed[0] = d.uploadCut(ctx, cuts[0], d.chainRef(0))
 	wg.Wait()
 	for i, c := range cuts {
 		if failed[i] != nil {
@@ -242,61 +241,70 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// uploadCut creates the segments of a cut that was split, in order: of a cut
-// alone, none is there before an earlier one. It changes nothing but the cut.
+// chainRef is the segment that the frozen cut number k, from the oldest on, becomes.
 // The caller holds pub.
-func (d *Device) uploadCut(ctx context.Context, c *cut) error {
-	for ; c.created < len(c.outputs); c.created++ {
-		o := &c.outputs[c.created]
-		if err := d.seal(c, o); err != nil {
-			return d.fail(errs.Wrap(err, "seal cut %d-%d", c.first, c.last)) // the log cannot be read
-		}
-		if err := d.create(ctx, o.ref, o.object); err != nil {
-			return err
-		}
+func (d *Device) chainRef(k int) name.Ref {
+	return name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext + uint64(k)}
+}
+
+// uploadCut creates the segment ref of a cut. It changes nothing but the cut. The
+// caller holds pub.
+func (d *Device) uploadCut(ctx context.Context, c *cut, ref name.Ref) error {
+	if c.created {
+		return nil
 	}
-	return nil
+	if err := d.seal(c, ref); err != nil {
+		return d.fail(errs.Wrap(err, "seal cut %d-%d", c.first, c.last)) // the log cannot be read
+	}
+	err := d.create(ctx, ref, c.object)
+	c.created = err == nil
+	return err
 }
 
 // loadShare: if a segment has at least this part (one in so many) of a cut, all
 // of the cut is read from the log, in its order.
 const loadShare = 4
 
-// seal builds a segment of a cut, once: an attempt of unknown outcome to
+// seal builds the segment of a cut, once: an attempt of unknown outcome to
 // create it is told apart by content.
-func (d *Device) seal(c *cut, o *output) error {
-	if o.object != nil {
+func (d *Device) seal(c *cut, ref name.Ref) error {
+	if c.object != nil {
 		return nil
 	}
 	seals <- struct{}{}
 	defer func() { <-seals }()
+	c.defined = c.entries()
+	blocks := uint64(0)
+	for _, e := range c.defined {
+		if !e.Zero {
+			blocks += e.Blocks
+		}
+	}
 	read := (*wal.Chunk).Read
-	if o.blocks()*loadShare >= uint64(c.bytes)/BlockSize {
+	if blocks*loadShare >= uint64(c.bytes)/BlockSize {
 		l := wal.Load(c.chunks)
 		defer l.Free()
 		read = l.Read
 	}
-	b, err := segment.Build(segment.Head{Ref: o.ref, First: c.first, Last: c.last, Plain: d.plain, More: o.more}, d.keys, d.opts.Random, o.entries, func(i int, first uint64, p []byte) error {
-		return c.read(o.entries[i].LBA+first, p, read)
+	b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last, Plain: d.plain}, d.keys, d.opts.Random, c.defined, func(i int, first uint64, p []byte) error {
+		return c.read(c.defined[i].LBA+first, p, read)
 	})
 	if err == nil {
-		o.object = b
+		c.object = b
 	}
 	return err
 }
 
-// adoptCut adopts the segments of the oldest frozen cut, which the store has. The
+// adoptCut adopts the segment of the oldest frozen cut, which the store has. The
 // caller holds pub.
 func (d *Device) adoptCut(c *cut) {
-	for _, o := range c.outputs {
-		s := manifest.Segment{Num: d.man.NextSegment, Ref: o.ref, Size: int64(len(o.object)), First: c.first, Last: c.last}
-		d.cache.Add(&s, o.object)
-		d.adopt(&s, o.entries, o.short)
-		d.stats.published.Add(int64(s.Blocks) * BlockSize)
-		d.refillBudget(gcRate * int64(s.Blocks))
-		d.man.ChainNext++
-		d.since++
-	}
+	s := manifest.Segment{Num: d.man.NextSegment, Ref: d.chainRef(0), Size: int64(len(c.object)), First: c.first, Last: c.last}
+	d.cache.Add(&s, c.object)
+	d.adopt(&s, c.defined)
+	d.stats.published.Add(int64(s.Blocks) * BlockSize)
+	d.refillBudget(gcRate * int64(s.Blocks))
+	d.man.ChainNext++
+	d.since++
 	d.mu.Lock()
 	d.frozen[0], d.frozen = nil, d.frozen[1:] // or the array would keep the cut, its segments included
 	d.unsent -= c.bytes
@@ -345,7 +353,7 @@ func (d *Device) fenced() error {
 
 // adopt adds a data segment to the table and, over the base map, what it
 // defines. The caller holds pub.
-func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry, short bool) {
+func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry) {
 	s.Blocks = 0
 	for _, e := range entries {
 		if !e.Zero {
@@ -356,7 +364,7 @@ func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry, short bool)
 	d.man.NextSegment = s.Num + 1
 	d.man.Durable = s.Last
 	d.mu.Lock()
-	d.table[s.Num] = &seg{Segment: *s, live: s.Blocks, short: short}
+	d.table[s.Num] = &seg{Segment: *s, live: s.Blocks}
 	d.mu.Unlock()
 	// Reads see the cut meanwhile; while Open adopts a chain there are none.
 	block := uint32(0)

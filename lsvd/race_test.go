@@ -89,9 +89,6 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 	d, _, err := Open(ctx, st, vfs.NewSim(), id, opts)
 	switch {
 	case err == nil:
-		if k%2 == 1 {
-			ExpectYoung(d) // cuts of two segments too
-		}
 		for i := range 24 {
 			n := 1 + rng.IntN(4)
 			lba := rng.IntN(blocks - n)
