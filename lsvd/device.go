@@ -85,7 +85,6 @@ type Device struct {
 	mapLimit   int64 // bound of it
 	pins       int   // callers of pin without unpin
 	faults     singleflight.Group
-	pageLoads  pageLoads
 
 	readers *readerEpoch
 	unsent  int64

@@ -3,8 +3,6 @@ package lsvd
 import (
 	"context"
 	"fmt"
-	"slices"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -59,7 +57,6 @@ type pages struct {
 	object   mapObject
 	lo, hi   uint32
 	contents []leafPage
-	done     chan struct{} // of those that warmMap brings: closed when they are there, or will not be
 }
 
 // pageBatch collects pages, which come in the order of the map, into few ranges.
@@ -94,49 +91,22 @@ func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
 	g.enter() // pages are not deleted meanwhile
 	defer g.exit()
 	need := pageBatch{d: d}
-	var coming []*pages
 	seen := 0
 	d.base.Absent(lba, max(n, faultAhead*extent.LeafBlocks), func(leaf uint64, p extent.Page) bool {
 		needed := leaf*extent.LeafBlocks < lba+n
-		if f := d.pageLoads.find(p); f != nil {
-			if needed && !slices.Contains(coming, f) {
-				coming = append(coming, f)
-			}
-			return needed
-		}
 		if need.add(leaf, p, needed) && !needed {
 			seen++
 		}
 		return seen < faultAhead
 	})
 	d.mu.RUnlock()
-	err := d.each(len(need.all), func(i int) error {
+	return d.each(len(need.all), func(i int) error {
 		f := need.all[i]
 		_, err, _ := d.faults.Do(fmt.Sprintf("%d/%d", f.contents[0].page.Object, f.lo), func() (any, error) {
 			return nil, d.loadPages(context.WithoutCancel(ctx), f)
 		})
 		return err
 	})
-	for _, f := range coming { // if they do not come, the caller finds them absent and asks again
-		select {
-		case <-f.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return err
-}
-
-// pageLoads is what warmMap has under way, by object. It changes under mu.
-type pageLoads map[uint32][]*pages
-
-func (w pageLoads) find(p extent.Page) *pages {
-	for _, f := range w[p.Object] {
-		if p.Off >= f.lo && p.Off+p.Len <= f.hi {
-			return f
-		}
-	}
-	return nil
 }
 
 // warmMap begins to load the map of a disk that was just opened, from its
@@ -164,29 +134,14 @@ func (d *Device) readMap() {
 		}
 		return all.add(leaf, p, true)
 	})
-	d.pageLoads = pageLoads{}
-	for _, f := range all.all {
-		f.done = make(chan struct{})
-		object := f.contents[0].page.Object
-		d.pageLoads[object] = append(d.pageLoads[object], f)
-	}
 	d.mu.Unlock()
-	var next atomic.Int64
-	for range min(warmFlight, len(all.all)) {
-		d.cache.Go(func() {
-			for i := next.Add(1); i <= int64(len(all.all)); i = next.Add(1) {
-				f := all.all[i-1]
-				err := d.loadPages(d.cache.Context(), f)
-				d.mu.Lock()
-				object := f.contents[0].page.Object
-				d.pageLoads[object] = slices.DeleteFunc(d.pageLoads[object], func(x *pages) bool { return x == f })
-				d.mu.Unlock()
-				close(f.done)
-				if err != nil {
-					d.logger.Debug("prefetch of the map failed, a read that needs the pages tries again", "volume", d.vol.String(), "error", err)
-				}
-			}
-		})
+	var g errgroup.Group
+	g.SetLimit(warmFlight)
+	for _, f := range all.all {
+		g.Go(func() error { return d.loadPages(d.cache.Context(), f) })
+	}
+	if err := g.Wait(); err != nil {
+		d.logger.Debug("prefetch of the map failed, a read that needs the pages tries again", "volume", d.vol.String(), "error", err)
 	}
 }
 
