@@ -8,9 +8,8 @@ import (
 	"miren.dev/runtime/lsvd/store"
 )
 
-// stores are the stores that are in use, by URL. Disks of one store share it: to open
-// one asks the server whether it keeps the contract, which is needed once and not for
-// each disk.
+// stores are the stores that are in use, by URL. Disks of one store share it, and the
+// test of its server if they are opened at once.
 type stores struct {
 	mu   sync.Mutex
 	open map[string]*openStore
@@ -25,7 +24,7 @@ type openStore struct {
 }
 
 // use returns a store and its canonical URL. The caller calls release when it no
-// longer needs it; the last one forgets it, so that the next one tests it again.
+// longer needs it; the last one forgets it.
 func (s *stores) use(ctx context.Context, rawURL string) (st store.Store, url string, release func(), err error) {
 	url, err = host.StoreURL(rawURL)
 	if err != nil {

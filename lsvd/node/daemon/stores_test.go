@@ -15,11 +15,17 @@ import (
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 )
 
-// TestStoreIsTestedOnce attaches several volumes of one store at once: the daemon
-// tests once whether the server keeps the contract, and again when it uses the store
-// again later.
+// TestStoreIsTestedOnce opens a store, and attaches several volumes of it at once, twice:
+// the process tests once whether the server keeps the contract.
 func TestStoreIsTestedOnce(t *testing.T) {
 	o := newOutage(t)
+	var tests atomic.Int64
+	o.proxy.SetHook(func(r s3test.Request) s3test.Fault {
+		if r.List && strings.HasSuffix(r.Key, "probe/") {
+			tests.Add(1)
+		}
+		return s3test.Fault{}
+	})
 	st, _, err := host.OpenStore(t.Context(), o.url)
 	if err != nil {
 		t.Fatal(err)
@@ -30,15 +36,8 @@ func TestStoreIsTestedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var tests atomic.Int64
-	o.proxy.SetHook(func(r s3test.Request) s3test.Fault {
-		if r.List && strings.HasSuffix(r.Key, "probe/") {
-			tests.Add(1)
-		}
-		return s3test.Fault{}
-	})
 	d := newMachine(t, time.Minute).run(t, daemon.Config{})
-	for want := int64(1); want <= 2; want++ {
+	for range 2 {
 		if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: o.url}, Volume: "disk0"}); err != nil {
 			t.Fatal(err)
 		}
@@ -51,8 +50,8 @@ func TestStoreIsTestedOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := tests.Load(); n != want {
-			t.Errorf("the store was tested %d times, not %d", n, want)
+		if n := tests.Load(); n != 1 {
+			t.Errorf("the store was tested %d times", n)
 		}
 		for i := range disks {
 			if _, err := d.Detach(t.Context(), fmt.Sprint("disk", i), "", false); err != nil {

@@ -6,20 +6,36 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/open"
 	"miren.dev/runtime/pkg/errs"
 )
 
+// tested has the canonical URLs of the stores that this process has found to keep
+// their contract.
+var tested sync.Map
+
 // OpenStore opens the store that a URL or path names, and returns the URL in a
-// form that does not depend on the working directory.
+// form that does not depend on the working directory. It tests a server once in the
+// life of the process.
 func OpenStore(ctx context.Context, rawURL string) (store.Store, string, error) {
 	canonical, err := StoreURL(rawURL)
 	if err != nil {
 		return nil, "", err
 	}
-	st, err := open.Store(ctx, canonical)
+	l, err := open.Parse(canonical)
+	if err != nil {
+		return nil, "", err
+	}
+	if l.S3 != nil {
+		_, l.S3.Tested = tested.Load(canonical)
+	}
+	st, err := l.Open(ctx)
+	if err == nil {
+		tested.Store(canonical, true)
+	}
 	return st, canonical, err
 }
 

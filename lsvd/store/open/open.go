@@ -51,6 +51,11 @@ func Store(ctx context.Context, rawURL string) (store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	return l.Open(ctx)
+}
+
+// Open opens the store that l names, as Store does.
+func (l Location) Open(ctx context.Context) (store.Store, error) {
 	if l.S3 != nil {
 		return s3.Open(ctx, *l.S3)
 	}
