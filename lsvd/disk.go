@@ -46,9 +46,6 @@ type Flusher interface {
 
 // Reader is a disk that makes several reads with one call.
 type Reader interface {
-	// ReadCached is ReadAt if all of that is in memory. Else it reports false,
-	// and some of p may have changed.
-	ReadCached(p []byte, off int64) bool
 	// ReadBatch calls the completion of each read when it has ended, some of them
 	// after it has returned.
 	ReadBatch(ctx context.Context, reads []Read)

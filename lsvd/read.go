@@ -39,7 +39,8 @@ func (d *Device) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return nil
 }
 
-// ReadCached implements [Reader].
+// ReadCached is ReadAt if all of that is in memory. Else it reports false, and some of
+// p may have changed.
 func (d *Device) ReadCached(p []byte, off int64) bool {
 	if off%BlockSize != 0 || len(p)%BlockSize != 0 || d.check(off, int64(len(p))) != nil {
 		return false

@@ -81,21 +81,6 @@ func (q *queued) BatchDone() {
 	w.BatchDone()
 }
 
-// ReadCached implements [lsvd.Reader].
-func (d *Disk) ReadCached(p []byte, off int64) bool {
-	b, ok := d.Disk.(lsvd.Reader)
-	if !ok {
-		return false
-	}
-	began := time.Now()
-	if !b.ReadCached(p, off) {
-		return false
-	}
-	d.busy.Add(1)
-	d.count(Read, int64(len(p)), time.Since(began), nil)
-	return true
-}
-
 // ReadBatch is that of [lsvd.Device], if the disk is one.
 func (d *Disk) ReadBatch(ctx context.Context, reads []lsvd.Read) {
 	counted := make([]lsvd.Read, len(reads))

@@ -14,8 +14,6 @@ type readers struct {
 	taken []lsvd.Read
 }
 
-func (r *readers) ReadCached([]byte, int64) bool { return false }
-
 func (r *readers) ReadBatch(_ context.Context, reads []lsvd.Read) {
 	r.taken = append(r.taken, reads...)
 }

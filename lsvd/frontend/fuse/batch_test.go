@@ -37,11 +37,6 @@ func (d *records) Queue(p []byte, off int64, w lsvd.Completion) bool {
 	return true
 }
 
-// ReadCached has the first half in memory.
-func (d *records) ReadCached(p []byte, off int64) bool {
-	return off < d.Size()/2 && d.ReadAt(context.Background(), p, off) == nil
-}
-
 // ReadBatch ends the reads of the first half before it returns.
 func (d *records) ReadBatch(ctx context.Context, reads []lsvd.Read) {
 	d.mu.Lock()

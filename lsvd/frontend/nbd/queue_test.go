@@ -101,8 +101,6 @@ type halves struct {
 
 func (d *halves) Size() int64 { return 1 << 30 }
 
-func (d *halves) ReadCached(p []byte, off int64) bool { return false }
-
 func (d *halves) ReadAt(_ context.Context, p []byte, off int64) error {
 	for i := range p {
 		p[i] = byte(off / 4096)
