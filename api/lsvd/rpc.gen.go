@@ -535,6 +535,11 @@ type StatusResponse struct {
 	LogSpaceBytes *int64 `cbor:"7,keyasint,omitempty" json:"log_space_bytes,omitempty"`
 	// Space that they have. (unit: bytes)
 	LogSpaceUsedBytes *int64 `cbor:"8,keyasint,omitempty" json:"log_space_used_bytes,omitempty"`
+	// Memory that caches and maps of all disks together may have; without it they are not
+	// bounded. (unit: bytes)
+	MemoryBytes *int64 `cbor:"9,keyasint,omitempty" json:"memory_bytes,omitempty"`
+	// Memory that they have, about. (unit: bytes)
+	MemoryUsedBytes *int64 `cbor:"10,keyasint,omitempty" json:"memory_used_bytes,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

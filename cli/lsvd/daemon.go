@@ -237,6 +237,9 @@ func (o *daemonOptions) say(ctx context.Context) error {
 	if st.LogSpaceBytes != nil && st.LogSpaceUsedBytes != nil {
 		rows = append(rows, []string{"log space", bytesCell(*st.LogSpaceUsedBytes) + " of " + bytesCell(*st.LogSpaceBytes)})
 	}
+	if st.MemoryBytes != nil && st.MemoryUsedBytes != nil {
+		rows = append(rows, []string{"memory", bytesCell(*st.MemoryUsedBytes) + " of " + bytesCell(*st.MemoryBytes)})
+	}
 	for _, m := range st.Metrics {
 		rows = append(rows, []string{"metrics", m})
 	}

@@ -66,6 +66,7 @@ type status struct {
 
 	LogSpace     int64 `json:"log_space_bytes"`
 	LogSpaceUsed int64 `json:"log_space_used_bytes"`
+	Memory       int64 `json:"memory_bytes"`
 }
 
 func kill(t *testing.T) {
@@ -199,7 +200,7 @@ func TestDaemon(t *testing.T) {
 		return a.Attached != nil && a.Attached.State == "open" && len(a.Attached.Frontends) == 2
 	})
 	s := decode[status](t, ok(t, "daemon", "--status", "--json"))
-	if s.Disks != 2 || len(s.Metrics) != 1 || s.LogSpace != 1<<30 || s.LogSpaceUsed < 2*32<<20 {
+	if s.Disks != 2 || len(s.Metrics) != 1 || s.LogSpace != 1<<30 || s.Memory <= 0 || s.LogSpaceUsed < 2*32<<20 {
 		t.Errorf("%+v", s)
 	}
 	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -215,7 +216,7 @@ func TestDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`lsvd_up{volume="data"} 1`, `lsvd_unsent_bytes{volume="other"} 0`, `lsvd_lag_seconds{volume="data"} 0`, "lsvd_log_space_limit_bytes 1.073741824e+09", `lsvd_log_full{volume="data"} 0`,
+	for _, want := range []string{`lsvd_up{volume="data"} 1`, `lsvd_unsent_bytes{volume="other"} 0`, `lsvd_lag_seconds{volume="data"} 0`, "lsvd_log_space_limit_bytes 1.073741824e+09", "lsvd_memory_limit_bytes ", "lsvd_memory_used_bytes ", `lsvd_log_full{volume="data"} 0`,
 		`lsvd_operation_seconds_count{frontend="nbd",op="flush",volume="data"} 0`, `lsvd_store_requests_total{op="replace",result="ok",volume="data"}`} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("%q is missing in the metrics:\n%s", want, b)

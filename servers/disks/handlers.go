@@ -38,6 +38,9 @@ func (s *server) Status(context.Context) (*api.StatusResponse, error) {
 	if space := s.engine.LogSpace(); space.Limit > 0 {
 		r.LogSpaceBytes, r.LogSpaceUsedBytes = &space.Limit, &space.Used
 	}
+	if memory := s.engine.Memory(); memory.Limit > 0 {
+		r.MemoryBytes, r.MemoryUsedBytes = &memory.Limit, &memory.Used
+	}
 	return r, nil
 }
 

@@ -167,7 +167,7 @@ func (s *server) serve(ctx context.Context) error {
 
 func (s *server) web() *http.Server {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(metrics.NewCollector(s.engine.Samples), metrics.NewLogSpace(s.engine.LogSpace), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(metrics.NewCollector(s.engine.Samples), metrics.Budgets{LogSpace: s.engine.LogSpace, Memory: s.engine.Memory}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}

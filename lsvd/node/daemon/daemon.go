@@ -463,6 +463,14 @@ func (d *Daemon) LogSpace() lsvd.LogSpaceStats {
 	return d.space.Stats()
 }
 
+// Memory are the figures of the memory that disks share; zero if it is not bounded.
+func (d *Daemon) Memory() lsvd.MemoryStats {
+	if d.memory == nil {
+		return lsvd.MemoryStats{}
+	}
+	return d.memory.Stats()
+}
+
 // Samples are the figures of all disks, for package metrics.
 func (d *Daemon) Samples() []metrics.Sample {
 	list := d.List()
