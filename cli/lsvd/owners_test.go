@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/need"
@@ -50,10 +49,7 @@ func newHost(t *testing.T, name, store string) *host {
 		}
 		os.RemoveAll(dir)
 	})
-	h.block = os.Geteuid() == 0
-	for _, s := range loop.Detect() {
-		h.block = h.block && (s.Kind != loop.FUSE || s.Err == nil)
-	}
+	h.block = os.Geteuid() == 0 && attachtest.Missing() == nil
 	if !h.block {
 		return h
 	}

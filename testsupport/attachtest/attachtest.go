@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd/frontend/holder"
-	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/need"
 )
@@ -20,12 +19,22 @@ import (
 func Need(t testing.TB, tools ...string) {
 	t.Helper()
 	need.Root(t)
-	for _, s := range loop.Detect() {
-		if s.Kind == loop.FUSE && s.Err != nil {
-			need.Missing(t, s.Err)
-		}
+	if err := Missing(); err != nil {
+		need.Missing(t, err)
 	}
 	need.Tools(t, tools...)
+}
+
+// Missing returns why this machine cannot attach disks, nil if it can.
+func Missing() error {
+	for _, device := range []string{"/dev/loop-control", "/dev/fuse"} {
+		f, err := os.OpenFile(device, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		f.Close()
+	}
+	return nil
 }
 
 // Executable returns the path of the test binary.

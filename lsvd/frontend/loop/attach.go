@@ -1,7 +1,6 @@
-// Package loop makes a block device of a disk. On hosts without nbd and ublk
-// it is a loop device, with direct I/O and blocks of 4096 bytes, on a FUSE
-// file that this process serves (package fuse); [Detect] says what a host can
-// do. The process must be able to answer itself: it calls [Prepare] first.
+// Package loop makes a block device of a disk: a loop device, with direct I/O
+// and blocks of 4096 bytes, on a FUSE file that this process serves (package
+// fuse). The process must be able to answer itself: it calls [Prepare] first.
 //
 // # What the device promises
 //
