@@ -66,30 +66,6 @@ func (d *Device) unpin() {
 	d.mu.Unlock()
 }
 
-// resolved calls f, which uses resolve, with mu held for reading; it loads the
-// leaves of the range and calls it again when some were not.
-func (d *Device) resolved(ctx context.Context, lba, n uint64, f func() error) error {
-	for pinned := false; ; {
-		d.mu.RLock()
-		err := d.readable()
-		if err == nil {
-			err = f()
-		}
-		d.mu.RUnlock()
-		if err != errAbsent {
-			return err
-		}
-		if !pinned {
-			pinned = true
-			d.pin()
-			defer d.unpin()
-		}
-		if err := d.fault(ctx, lba, n, false); err != nil {
-			return err
-		}
-	}
-}
-
 // span is a range of blocks.
 type span struct{ lba, n uint64 }
 
