@@ -37,6 +37,10 @@ const minAccessLog = 64 << 10
 // ingressUserDefault is the user of the ingress that is created if it is missing.
 const ingressUserDefault = "runtime-ingress"
 
+// ingressEnv is the whole environment of the ingress process: that of the server
+// may hold passwords, and what it says is in the configuration file.
+var ingressEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMEMLIMIT=256MiB", "GODEBUG=" + ingress.ExtendedConnect}
+
 // findIngressUser returns the user that the ingress process runs as: that of
 // ingress.user if this process is root, otherwise its own.
 func findIngressUser(ctx context.Context, cfg *config.Config) (sysuser.User, error) {
