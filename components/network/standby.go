@@ -38,9 +38,9 @@ import (
 // the files say that the server kept: network-apps.json and those of the leases. Nothing changes
 // them while no server runs. What it answers it does not record.
 type Standby struct {
-	in  *instance.Instance
-	log *slog.Logger
-	l   *net.UnixListener
+	in     *instance.Instance
+	logger *slog.Logger
+	l      *net.UnixListener
 
 	mu    sync.Mutex // guards the fields below
 	held  *nameSockets
@@ -103,7 +103,7 @@ func standbySocket(in *instance.Instance) string { return in.Socket("names.sock"
 
 // NewStandby listens for the server in place of an earlier standby. Only processes of this
 // user, and root, connect. Close it if Run is not called.
-func NewStandby(in *instance.Instance, log *slog.Logger) (*Standby, error) {
+func NewStandby(in *instance.Instance, logger *slog.Logger) (*Standby, error) {
 	path := standbySocket(in)
 	mine := path + "." + time.Now().Format("150405.000000000")
 	l, err := net.ListenUnix(standbyNetwork, &net.UnixAddr{Name: mine, Net: standbyNetwork})
@@ -113,14 +113,15 @@ func NewStandby(in *instance.Instance, log *slog.Logger) (*Standby, error) {
 	l.SetUnlinkOnClose(false)
 	err = os.Chmod(mine, 0o600)
 	if err == nil {
-		err = os.Rename(mine, path) // a server never finds none
+		// So that a server always finds one. Not by atomicfile: no socket outlives a crash of the machine.
+		err = os.Rename(mine, path)
 	}
 	if err != nil {
 		l.Close()
 		os.Remove(mine)
 		return nil, errs.New(errs.FailedPrecondition, "names of sandboxes: %w", err)
 	}
-	return &Standby{in: in, log: log, l: l}, nil
+	return &Standby{in: in, logger: logger, l: l}, nil
 }
 
 // Close stops listening.
@@ -146,7 +147,7 @@ func (s *Standby) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return g.Wait()
 		case err != nil:
-			s.log.Warn("the standby for names of sandboxes cannot accept a connection", "error", err)
+			s.logger.Warn("the standby for names of sandboxes cannot accept a connection", "error", err)
 			select { // such as for want of file descriptors
 			case <-ctx.Done():
 			case <-time.After(100 * time.Millisecond):
@@ -197,10 +198,10 @@ func (s *Standby) attend(c *net.UnixConn) {
 	}
 	s.owner = nil
 	if err := s.answer(); err != nil {
-		s.log.Error("names of sandboxes are not answered until the server runs again", "error", err)
+		s.logger.Error("names of sandboxes are not answered until the server runs again", "error", err)
 		return
 	}
-	s.log.Info("the server is gone: this process answers the names of sandboxes")
+	s.logger.Info("the server is gone: this process answers the names of sandboxes")
 }
 
 // rest ends answering. Callers hold s.mu.
@@ -213,7 +214,7 @@ func (s *Standby) rest() {
 
 // answer begins to answer names. Callers hold s.mu.
 func (s *Standby) answer() error {
-	m := New(Config{Instance: s.in, Logger: s.log})
+	m := New(Config{Instance: s.in, Logger: s.logger})
 	m.subnet = s.held.subnet
 	m.loadApps()
 	if err := m.readLeases(); err != nil {
@@ -227,7 +228,7 @@ func (s *Standby) answer() error {
 	go func() {
 		defer close(ended)
 		if err := m.proxy.ServeNames(ctx); err != nil {
-			s.log.Error("names of sandboxes are answered no longer", "error", err)
+			s.logger.Error("names of sandboxes are answered no longer", "error", err)
 		}
 	}()
 	s.stop = func() { cancel(); <-ended }
