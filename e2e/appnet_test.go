@@ -57,9 +57,11 @@ func main() {
 `
 
 // TestAppNetwork deploys an app whose services find each other by name, and an app of
-// another project, which reaches neither its names nor its addresses.
+// another project, which reaches neither its names nor its addresses. The names are answered all
+// the time while the server is killed, is dead, and starts again.
 func TestAppNetwork(t *testing.T) {
-	s := shared
+	t.Parallel()
+	s := own(t, "appnet")
 	g := newGuide(t, s, "network")
 	g.file("main.go", appnetMain)
 	g.file("go.mod", "module shop\n\ngo 1.25\n")
@@ -91,6 +93,37 @@ func TestAppNetwork(t *testing.T) {
 	g.run("r app scale worker=2")
 	both := workers(2)
 	address, _, _ := strings.Cut(strings.TrimPrefix(both[0], "worker at "), ":")
+
+	asked, stop := make(chan int), make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				asked <- n
+				return
+			default:
+			}
+			code, body, err := s.get("shop", "/?host=worker.shop.internal")
+			if err != nil || code != 200 || strings.Count(body, "worker at ") != 2 {
+				t.Errorf("request %d while the server is killed and starts: %d %q, %v", n, code, body, err)
+			}
+		}
+	}()
+	kill(t, s.pid(t, "server"))
+	for range 20 {
+		workers(2)
+	}
+	if got := ask("shop", "none.shop.internal"); !strings.Contains(got[0], "no such host") {
+		t.Errorf("without a server, a service that does not exist: %q", got)
+	}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	s.healthy(t)
+	close(stop)
+	if n := <-asked; n < 20 {
+		t.Errorf("only %d requests", n)
+	}
 
 	// Another project. Its policy lets nothing out, and it can deploy nevertheless.
 	write(t, g.dir+"/other.yaml", "kind: project\nname: appnet-other\n")

@@ -7,11 +7,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	h2client "golang.org/x/net/http2"
 
 	"miren.dev/runtime/testsupport/tlstest"
 	"miren.dev/runtime/testsupport/wait"
@@ -83,6 +86,14 @@ func TestCertificates(t *testing.T) {
 	resp, _, err := get("http", fmt.Sprintf("127.0.0.1:%d", s.port))
 	if err != nil || resp.StatusCode != http.StatusPermanentRedirect || resp.Header.Get("Location") != "https://tls.example.com"+address[strings.LastIndex(address, ":"):]+"/" {
 		t.Errorf("by HTTP: %v %v", resp, err)
+	}
+	// The ingress offers WebSockets by HTTP/2; this app answers one as a plain request.
+	h2 := &h2client.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "tls.example.com"}}
+	defer h2.CloseIdleConnections()
+	opening := &http.Request{Method: http.MethodConnect, URL: &url.URL{Scheme: "https", Host: address, Path: "/"}, Host: "tls.example.com",
+		Header: http.Header{":protocol": {"websocket"}, "Sec-Websocket-Version": {"13"}}}
+	if resp, err := h2.RoundTrip(opening.WithContext(t.Context())); err != nil || resp.StatusCode != http.StatusBadGateway {
+		t.Errorf("a WebSocket by HTTP/2: %v %v", resp, err)
 	}
 	contains(t, "certificate list", s.r(t, "", "certificate", "list"), "tls.example.com", "valid until")
 	contains(t, "certificate show", s.r(t, "", "certificate", "show", "tls"), "CN=test authority")

@@ -37,7 +37,7 @@ func (m *Manager) SetApps(_ context.Context, apps []appnet.App) error {
 	if bytes.Equal(b, m.saved) {
 		return nil
 	}
-	if err := atomicfile.Write(m.appsFile(), b, 0o600, atomicfile.Volatile); err != nil {
+	if err := atomicfile.Write(m.appsFile(), b, 0o644, atomicfile.Volatile); err != nil {
 		return errs.New(errs.FailedPrecondition, "save private networks: %w", err)
 	}
 	before, now := m.apps.Load(), appnet.New(apps)
@@ -108,7 +108,16 @@ func (m *Manager) setPeers() error {
 	if !m.answering.Load() {
 		return nil
 	}
-	return m.firewall.SetNamed(named)
+	return m.firewall.SetNamed(named, m.namedFor())
+}
+
+// namedFor is how long the proxy's sockets have a reader for sure: with a standby also when this
+// server is dead.
+func (m *Manager) namedFor() time.Duration {
+	if m.held.Load() {
+		return firewall.NamedLong
+	}
+	return firewall.NamedFor
 }
 
 // peers returns the sandboxes that reach others, and those of them that have no rules
@@ -151,9 +160,12 @@ func (m *Manager) answerNames(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			m.answering.Store(false)
+			if m.held.Load() {
+				return nil // the standby answers
+			}
 			m.peering.Lock()
 			defer m.peering.Unlock()
-			return m.firewall.SetNamed(nil)
+			return m.firewall.SetNamed(nil, 0)
 		case <-t.C:
 		}
 	}

@@ -117,6 +117,7 @@ type Manager struct {
 	apps     atomic.Pointer[appnet.Table]
 	// answering: Run serves the proxy.
 	answering atomic.Bool
+	held      atomic.Bool // a standby has the sockets on which names are answered
 
 	mu      sync.Mutex // guards the fields below
 	started bool
@@ -204,9 +205,17 @@ func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 			return nil, err
 		}
 	}
-	p, _ := m.peers()
+	p, named := m.peers()
 	if err := m.firewall.SetPeers(p); err != nil {
 		return nil, err
+	}
+	if m.adoptNames(ctx) { // so that the standby is asked without a gap
+		if dns, web, err := m.proxy.Listen(m.gateway()); err == nil { // the bridge is there
+			m.ports.DNS, m.ports.Web = dns, web
+		}
+		if err := m.firewall.SetNamed(named, firewall.NamedLong); err != nil {
+			return nil, err
+		}
 	}
 	// Before the bridge, so that no packet passes it without a firewall.
 	if err := m.ensureFirewall(); err != nil {
@@ -234,6 +243,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.proxy.Run(ctx) })
 	g.Go(func() error { return m.answerNames(ctx) })
+	g.Go(func() error { return m.keepStandby(ctx) })
 	if m.cfg.Parked > 0 {
 		g.Go(func() error { return m.refill(ctx) })
 	}

@@ -60,6 +60,9 @@ func (b *backend) closeH2() {
 
 // attemptH2 is attempt for a sandbox that speaks HTTP/2.
 func (x *exchange) attemptH2(b *backend) error {
+	if x.stream != nil {
+		return &answerError{errH2CUpgrade}
+	}
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	defer cancel(nil)
 	slow := time.AfterFunc(time.Hour, func() { cancel(os.ErrDeadlineExceeded) })

@@ -292,6 +292,14 @@ func (h *http3Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.ended.Store(time.Now().UnixNano())
 		h.active.Add(-1)
 	}()
+	if r.Method == http.MethodConnect { // quic-go has the protocol in another place than net/http
+		if r.Proto != "HTTP/3.0" {
+			r.Header[protocolHeader] = []string{r.Proto}
+			r.Proto = "HTTP/3.0"
+		}
+		h.in.ServeHTTP(w, r)
+		return
+	}
 	if err := findBody(w, r, h.in.cfg.ReadHeaderTimeout); err != nil {
 		panic(http.ErrAbortHandler) // the client ended the request, or did not
 	}

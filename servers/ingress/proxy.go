@@ -64,6 +64,7 @@ type exchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	out     outgoing
+	stream  *stream // of a WebSocket by HTTP/2 or HTTP/3; nil: none
 	trusted bool
 	small   []byte // start of the body, read ahead
 	haveAll bool   // small is the whole body
@@ -149,7 +150,11 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 			return &answerError{err}
 		}
 		if re.status >= 200 || re.status == http.StatusSwitchingProtocols {
-			if err := re.parseInto(x.w.Header(), lines, http11); err != nil {
+			err := re.parseInto(x.w.Header(), lines, http11)
+			if err == nil {
+				err = x.stream.check(re.status, x.w.Header())
+			}
+			if err != nil {
 				clear(x.w.Header())
 				return &answerError{err}
 			}

@@ -21,7 +21,8 @@ var errClientGone = errors.New("the client went away")
 // ServeHTTP routes one request to a sandbox.
 func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
-	x := &exchange{in: in, w: w, r: r, out: prepare(r), trusted: isTrusted(in.cfg.TrustedProxies, r.RemoteAddr),
+	r, opened, known := openStream(r)
+	x := &exchange{in: in, w: w, r: r, stream: opened, out: prepare(r), trusted: isTrusted(in.cfg.TrustedProxies, r.RemoteAddr),
 		maxBody: in.cfg.MaxBodyBytes, answerWithin: in.cfg.ResponseHeaderTimeout}
 	app := in.metrics.unknown
 	defer func() {
@@ -35,6 +36,10 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler) // the client must not mistake a part for the whole answer
 		}
 	}()
+	if !known {
+		x.fail(&page{Status: http.StatusNotImplemented, Code: "protocol", Title: "Unknown protocol", Detail: "Of the protocols that CONNECT may ask for, only websocket is supported."})
+		return
+	}
 	if r.Method == http.MethodConnect {
 		x.fail(&page{Status: http.StatusMethodNotAllowed, Code: "method", Title: "This is not a forward proxy", Detail: "CONNECT is not supported."})
 		return

@@ -11,6 +11,9 @@ import (
 
 // tunnel connects client and sandbox after status 101.
 func (x *exchange) tunnel(c *upConn, re *response) error {
+	if x.stream != nil {
+		return x.tunnelStream(c)
+	}
 	h := x.w.Header().Clone()
 	clear(x.w.Header())
 	client, brw, err := http.NewResponseController(x.w).Hijack()

@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/config"
@@ -36,6 +38,10 @@ const minAccessLog = 64 << 10
 
 // ingressUserDefault is the user of the ingress that is created if it is missing.
 const ingressUserDefault = "runtime-ingress"
+
+// ingressEnv is the whole environment of the ingress process: that of the server
+// may hold passwords, and what it says is in the configuration file.
+var ingressEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMEMLIMIT=256MiB", "GODEBUG=" + ingress.ExtendedConnect}
 
 // findIngressUser returns the user that the ingress process runs as: that of
 // ingress.user if this process is root, otherwise its own.
@@ -63,7 +69,7 @@ func findIngressUser(ctx context.Context, cfg *config.Config) (sysuser.User, err
 
 // Ingress runs the ingress process: it serves until ctx ends. It reads the
 // store through a socket of the server that allows it nothing else, and
-// continues to serve when the server is away.
+// continues to serve when the server is away. Meanwhile it also answers the names of sandboxes.
 //
 // As root it only prepares its directory and opens what it listens on; before
 // it reads a byte that others wrote it becomes the user of the ingress. openLog
@@ -145,10 +151,17 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 	if err := srv.Listen(ctx); err != nil {
 		return err
 	}
+	names, err := network.NewStandby(in, log.With("component", "names"))
+	if err != nil {
+		return err
+	}
 	if err := user.Become(); err != nil {
 		return err
 	}
-	return srv.Run(ctx)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return names.Run(ctx) })
+	g.Go(func() error { return srv.Run(ctx) })
+	return g.Wait()
 }
 
 // tcpPorts returns the ports that routes of TCP may have. Run has checked them.

@@ -26,10 +26,6 @@ import (
 	"miren.dev/runtime/pkg/version"
 )
 
-// ingressEnv is the whole environment of the ingress process: that of the server
-// may hold passwords, and what it says is in the configuration file.
-var ingressEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMEMLIMIT=256MiB"}
-
 // ingressRecord is the record of the ingress that serves: a link to that of its
 // process.
 func ingressRecord(in *instance.Instance) string { return in.Socket("ingress.pid") }

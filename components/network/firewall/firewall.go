@@ -29,6 +29,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
@@ -69,12 +70,13 @@ type Proxy struct {
 type Firewall struct {
 	logger *slog.Logger
 
-	mu      sync.Mutex
-	applied Config
-	tables  tables // as applied
-	guests  map[netip.Addr]egress.Policy
-	peers   Peers
-	named   []netip.Addr // see SetNamed
+	mu       sync.Mutex
+	applied  Config
+	tables   tables // as applied
+	guests   map[netip.Addr]egress.Policy
+	peers    Peers
+	named    []netip.Addr // see SetNamed
+	namedFor time.Duration
 	// conn is nil until it is used, and after an error. It is kept, because closing a
 	// netlink socket waits some 15 ms when something was deleted.
 	conn *nftables.Conn
@@ -105,7 +107,7 @@ func (f *Firewall) apply(c Config) error {
 	f.tables = tables{}
 	var applied tables
 	err := f.use(func(conn *nftables.Conn) (err error) {
-		applied, err = applyTable(conn, c, f.guests, append(setsOf(c.Table).peers(f.peers), setsOf(c.Table).names(f.named)))
+		applied, err = applyTable(conn, c, f.guests, append(setsOf(c.Table).peers(f.peers), setsOf(c.Table).names(f.named, f.namedFor)))
 		return err
 	})
 	if err == nil {

@@ -20,9 +20,13 @@ type Peers struct {
 	Reach  map[uint32][]netip.Addr // guests to which those of a group may connect
 }
 
-// NamedFor is how long the questions for names of guests are led to the proxy after a
-// SetNamed.
-const NamedFor = 6 * time.Second
+// How long the questions for names of guests are led to the proxy after a SetNamed.
+const (
+	NamedFor = 6 * time.Second // if this process alone answers them
+	// NamedLong is for when another process answers them once this one is dead. It ends after all, so
+	// that guests whose policy has no rules get names outside if both are.
+	NamedLong = 7 * 24 * time.Hour
+)
 
 // SetPeers sets which guests reach other guests, from the return on, for open
 // connections too. RemoveGuest removes a guest from them.
@@ -37,15 +41,15 @@ func (f *Firewall) SetPeers(p Peers) error {
 }
 
 // SetNamed has the proxy answer all questions for names of these guests, whose policy
-// has no rules, for NamedFor: without a proxy they ask the servers that they name.
-func (f *Firewall) SetNamed(guests []netip.Addr) error {
+// has no rules, for a time: without a proxy they ask the servers that they name.
+func (f *Firewall) SetNamed(guests []netip.Addr, last time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.named)+len(guests) == 0 {
 		return nil
 	}
-	f.named = slices.Clone(guests)
-	return f.replace(func(s sets) []content { return []content{s.names(f.named)} })
+	f.named, f.namedFor = slices.Clone(guests), last
+	return f.replace(func(s sets) []content { return []content{s.names(f.named, f.namedFor)} })
 }
 
 // forget removes the peer with an address. Callers hold f.mu.
@@ -60,7 +64,7 @@ func (f *Firewall) forget(a netip.Addr) error {
 	}
 	f.peers = p
 	f.named = slices.DeleteFunc(f.named, func(b netip.Addr) bool { return a == b })
-	return f.replace(func(s sets) []content { return append(s.peers(f.peers), s.names(f.named)) })
+	return f.replace(func(s sets) []content { return append(s.peers(f.peers), s.names(f.named, f.namedFor)) })
 }
 
 // content is all elements of a set.
@@ -115,10 +119,10 @@ func (s sets) peers(p Peers) []content {
 	return []content{groups, reach}
 }
 
-func (s sets) names(guests []netip.Addr) content {
+func (s sets) names(guests []netip.Addr, last time.Duration) content {
 	c := content{set: s.named}
 	for _, a := range guests {
-		c.elements = append(c.elements, nftables.SetElement{Key: a.AsSlice(), Timeout: NamedFor})
+		c.elements = append(c.elements, nftables.SetElement{Key: a.AsSlice(), Timeout: last})
 	}
 	return c
 }

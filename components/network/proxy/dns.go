@@ -32,7 +32,9 @@ type Internal struct {
 	Addresses []netip.Addr
 }
 
-func (p *Proxy) serveUDP(ctx context.Context, c *net.UDPConn) error {
+// serveUDP reads questions until ctx ends and c is closed or its deadline has passed. It
+// answers those that it has read while work lasts.
+func (p *Proxy) serveUDP(ctx, work context.Context, c *net.UDPConn) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxAllAsking)
@@ -58,7 +60,7 @@ func (p *Proxy) serveUDP(ctx context.Context, c *net.UDPConn) error {
 		question := append([]byte(nil), buf[:n]...)
 		wg.Go(func() {
 			defer func() { p.asked(guest.Addr()); <-slots }()
-			if answer := p.answer(ctx, "udp4", guest.Addr(), question); answer != nil {
+			if answer := p.answer(work, "udp4", guest.Addr(), question); answer != nil {
 				_, _ = c.WriteToUDPAddrPort(answer, guest) // a lost answer is asked for again
 			}
 		})

@@ -28,6 +28,9 @@ const (
 	serverTurns = 2                // how often each server is asked
 )
 
+// NamesEnd bounds how long ServeNames goes on after its end, to answer what it has read.
+const NamesEnd = 10 * time.Second
+
 // names asks the machine's name servers for addresses, and keeps their answers.
 type names struct {
 	servers func() []netip.AddrPort

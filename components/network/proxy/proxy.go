@@ -32,6 +32,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -122,7 +123,13 @@ type listeners struct {
 	web     net.Listener
 }
 
-func (l *listeners) close() error { return errors.Join(l.udp.Close(), l.tcp.Close(), l.web.Close()) }
+func (l *listeners) close() error {
+	err := errors.Join(l.udp.Close(), l.tcp.Close())
+	if l.web != nil {
+		err = errors.Join(err, l.web.Close())
+	}
+	return err
+}
 
 // Ports that only root can bind are used: while no server runs, no other user
 // gets the connections of the guests.
@@ -138,17 +145,69 @@ func (p *Proxy) Listen(a netip.Addr) (dns, web uint16, err error) {
 			_ = p.listen.close() // of an address that is not ours any more
 			p.listen = nil
 		}
-		if p.listen, err = listen(a); err != nil {
+		if p.listen, err = listen(&listeners{address: a}); err != nil {
 			return 0, 0, errs.New(errs.FailedPrecondition, "egress proxy: %w", err)
 		}
+	} else if p.listen.web == nil { // the others were handed over
+		l := *p.listen
+		if _, err = listen(&l); err != nil {
+			return 0, 0, errs.New(errs.FailedPrecondition, "egress proxy: %w", err)
+		}
+		p.listen = &l
 	}
 	return portOf(p.listen.tcp), portOf(p.listen.web), nil
 }
 
 func portOf(l net.Listener) uint16 { return l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
-func listen(a netip.Addr) (_ *listeners, err error) {
-	l := &listeners{address: a}
+// Adopt has the proxy answer names on sockets of an address that another process opened. It
+// does nothing if the proxy has sockets already.
+func (p *Proxy) Adopt(a netip.Addr, udp *net.UDPConn, tcp net.Listener) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listen != nil {
+		udp.Close()
+		tcp.Close()
+		return
+	}
+	p.listen = &listeners{address: a, udp: udp, tcp: tcp}
+}
+
+// Sockets returns the sockets on which names are answered, which stay the proxy's; ok is false
+// if it listens nowhere.
+func (p *Proxy) Sockets() (udp, tcp syscall.Conn, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listen == nil {
+		return nil, nil, false
+	}
+	return p.listen.udp, p.listen.tcp.(*net.TCPListener), true
+}
+
+// ServeNames answers names, and nothing else, until ctx ends. Then it answers the questions that
+// it has read, and closes its sockets.
+func (p *Proxy) ServeNames(ctx context.Context) error {
+	p.mu.Lock()
+	l := p.listen
+	p.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { _ = l.udp.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var g errgroup.Group
+	g.Go(func() error {
+		defer p.Close()
+		work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		stop := context.AfterFunc(ctx, func() { time.AfterFunc(NamesEnd, cancel) })
+		defer stop()
+		return p.serveUDP(ctx, work, l.udp)
+	})
+	g.Go(func() error { return p.serveTCP(ctx, l.tcp, p.converse) })
+	return g.Wait()
+}
+
+// listen opens what l does not have yet.
+func listen(l *listeners) (_ *listeners, err error) {
+	a := l.address
 	for port := uint16(lastPort); port >= firstPort; port-- {
 		at := netip.AddrPortFrom(a, port)
 		var tcp net.Listener
@@ -156,7 +215,9 @@ func listen(a netip.Addr) (_ *listeners, err error) {
 			continue
 		}
 		if l.web == nil {
-			l.web = tcp
+			if l.web = tcp; l.tcp != nil {
+				return l, nil
+			}
 			continue
 		}
 		if l.udp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at)); err != nil {
@@ -182,7 +243,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		return nil
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.serveUDP(ctx, l.udp) })
+	g.Go(func() error { return p.serveUDP(ctx, ctx, l.udp) })
 	g.Go(func() error { return p.serveTCP(ctx, l.tcp, p.converse) })
 	g.Go(func() error { return p.serveTCP(ctx, l.web, p.relay) })
 	g.Go(func() error { return p.web.serve() })
