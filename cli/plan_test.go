@@ -44,6 +44,10 @@ func TestPlanShowsWhatWasFoundAndWhy(t *testing.T) {
 	if r := run(t, false, "", "app", "plan", t.TempDir(), "--app", "x"); r.code != exit.BuildFailed || !strings.Contains(r.err, "the folder is empty") {
 		t.Errorf("an empty folder: %+v", r)
 	}
+	phoenix := planFolder(t, map[string]string{"mix.exs": "", "lib/shop.ex": "", "package.json": `{"scripts": {"build": "vite build"}}`})
+	if r := run(t, false, "", "app", "plan", phoenix); r.code != exit.BuildFailed || !strings.Contains(r.err, "it looks like Elixir (mix.exs)") || !strings.Contains(r.err, "add a Dockerfile") {
+		t.Errorf("a source in a language without a stack: %+v", r)
+	}
 }
 
 // TestPlanHasTheScale: the JSON has each setting of the scale of a service.

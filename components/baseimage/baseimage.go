@@ -12,6 +12,7 @@
 //
 //	<dir>/<name>-<version>-<key>/   OCI image layout
 //	<dir>/locks/                    one lock file per image
+//	<dir>/rounds.json               how often the images of a release were made again, for newer packages (Refresh)
 //	<dir>/versions.json             which versions the registries offered, and when that was asked
 //
 // Names are understood by Lookup: our own ("runtime/go:1.26"), which generated
@@ -66,7 +67,8 @@ type Image struct {
 
 // Store makes images and remembers them. Its methods may be called concurrently.
 type Store struct {
-	cfg Config
+	cfg   Config
+	ahead map[string]int // rounds of releases that take the place of those of rounds.json; never changed
 
 	mu           sync.Mutex // guards the fields below; not held while images are made or looked up
 	done         map[string]*Image

@@ -44,10 +44,18 @@ func (s *Store) debian(release string) (*recipe, error) {
 	if err != nil {
 		return nil, err
 	}
+	inputs := append(append(slices.Clone(host.sources), host.aptConf), debianPackages...)
+	round, err := s.round(host.codename)
+	if err != nil {
+		return nil, err
+	}
+	if round > 0 {
+		inputs = append(inputs, fmt.Sprintf("round %d", round))
+	}
 	return &recipe{
 		name:    "debian",
 		version: host.codename,
-		inputs:  append(append(slices.Clone(host.sources), host.aptConf), debianPackages...),
+		inputs:  inputs,
 		env:     []string{searchPath},
 		cmd:     []string{"/bin/sh"},
 		make: func(ctx context.Context, b *builder) error {

@@ -2,6 +2,7 @@ package buildkit
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -23,7 +24,7 @@ import (
 // docs/stacks.md shows the list.
 type publicSource struct {
 	Name    string
-	From    string // npm, pypi or go: the registry
+	From    string // npm, pypi, go, crates or debian: the registry
 	Package string
 	Version string
 	Sum     string // of all its files, as go.sum has it
@@ -113,17 +114,32 @@ func (s *publicSource) download(t *testing.T, dir string) {
 		run("npm", "pack", "--silent", s.Package+"@"+s.Version)
 	case "pypi":
 		run("python3", "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", s.Package, s.Package+"=="+s.Version)
+	case "crates":
+		run("cargo", "info", "--quiet", s.Package+"@"+s.Version) // keeps what it reads
+		home := cmp.Or(os.Getenv("CARGO_HOME"), filepath.Join(os.Getenv("HOME"), ".cargo"))
+		run("sh", "-c", `cp "$1"/registry/cache/*/"$2".crate .`, "sh", home, s.Package+"-"+s.Version)
+	case "debian":
+		run("apt-get", "--quiet", "download", s.Package+"="+s.Version)
 	default:
 		t.Fatalf("no registry is called %q", s.From)
 	}
-	archives, err := filepath.Glob(filepath.Join(dir, "*.tar.gz"))
-	if more, _ := filepath.Glob(filepath.Join(dir, "*.tgz")); len(more) > 0 {
-		archives = more
+	var archives []string
+	for _, kind := range []string{"*.tar.gz", "*.tgz", "*.crate", "*.deb"} {
+		found, err := filepath.Glob(filepath.Join(dir, kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		archives = append(archives, found...)
 	}
-	if err != nil || len(archives) != 1 {
-		t.Fatal(archives, err)
+	if len(archives) != 1 {
+		t.Fatal(archives)
 	}
 	run("mkdir", "source")
+	if s.From == "debian" { // the files of the package as they are installed
+		run("dpkg-deb", "--extract", archives[0], "source")
+		run("chmod", "-R", "u=rwX,go=rX", source)
+		return
+	}
 	run("tar", "-xf", archives[0], "-C", "source", "--strip-components=1", "--no-same-owner", "--no-same-permissions")
 	run("chmod", "-R", "u=rwX,go=rX", source)
 }

@@ -3,6 +3,7 @@ package stack
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"regexp"
 	"strings"
 
@@ -44,7 +45,13 @@ func planDeno(s *source, p *Plan) error {
 	}
 	entry := s.first(denoFiles...)
 	command, from := "", ""
+	site := s.denoSite(config.Tasks)
+	if site {
+		entry = "" // it is for browsers
+	}
 	switch {
+	case site:
+		p.because("%s has the task build, which is Vite's, and no task start: what it makes is served as a static site", file)
 	case s.ownsCommands():
 	case config.Tasks["start"] != nil:
 		command, from = "deno task start", file
@@ -77,7 +84,11 @@ func planDeno(s *source, p *Plan) error {
 	}
 	image := "runtime/deno" + tag
 	var b strings.Builder
-	fmt.Fprintf(&b, "FROM %s\n%s%s", image, s.args(), s.packages())
+	stage := image
+	if site {
+		stage += " AS build"
+	}
+	fmt.Fprintf(&b, "FROM %s\n%s%s", stage, s.args(), s.packages())
 	// What Deno fetches is a part of the image: it is read when the app runs.
 	fmt.Fprintf(&b, "WORKDIR /app\nRUN mkdir -p /deno-dir && chown %[1]s /app /deno-dir\nENV PORT=%[2]d\nUSER %[1]s\nCOPY --chown=%[1]s . .\nRUN %[3]s\n", owner, appconfig.DefaultPort, install)
 	p.fact(FactInstall, install, file)
@@ -91,13 +102,41 @@ func planDeno(s *source, p *Plan) error {
 		p.fact(FactBuild, "deno task build", file)
 		b.WriteString("RUN deno task build\n")
 	}
-	if command != "" {
+	p.Bases = []string{image}
+	switch {
+	case site:
+		s.denoStatic(p, &b, file)
+	case command != "":
 		p.fact(FactStart, command, from)
 		// Where the app names no port, Deno listens on this one.
 		fmt.Fprintf(&b, "CMD %s\n", jsonList([]string{"/bin/sh", "-c", "export DENO_SERVE_ADDRESS=tcp:0.0.0.0:$PORT && exec " + command}))
 	}
-	p.Dockerfile, p.Generated, p.Services, p.Bases = b.String(), true, web(appconfig.DefaultPort), []string{image}
+	p.Dockerfile, p.Generated, p.Services = b.String(), true, web(appconfig.DefaultPort)
 	return nil
+}
+
+// viteBuild is a command by which Vite makes a site.
+var viteBuild = regexp.MustCompile(`\bvite(@[\w.^~-]+)? build\b`)
+
+// denoSite says whether a project is a site that its task build makes, and nothing that runs.
+func (s *source) denoSite(tasks map[string]any) bool {
+	build, _ := tasks["build"].(string)
+	return tasks["start"] == nil && !s.ownsCommands() && s.has("index.html") && viteBuild.MatchString(build) && !strings.Contains(build, "--ssr")
+}
+
+// denoStatic ends a Dockerfile, whose only stage is called build, with one that serves the site.
+func (s *source) denoStatic(p *Plan, b *strings.Builder, from string) {
+	dir := "dist"
+	if said, where := s.viteOutput("."); said != "" {
+		dir, from = said, where
+	}
+	if o := s.cfg.Build.Output; o != "" {
+		dir, from = o, s.cfg.File
+	}
+	p.fact(FactStart, "files of "+dir+"/", from)
+	fmt.Fprintf(b, "\nFROM runtime/static\nCOPY --from=build --chown=%s %s/ /site/\n", owner, path.Join("/app", dir))
+	finishStatic(b, s.fallback(p, "index.html"))
+	p.Bases = append(p.Bases, "runtime/static")
 }
 
 // denoVersion is what comes after the name of the image; empty for its default.

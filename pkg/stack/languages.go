@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"miren.dev/runtime/pkg/errs"
@@ -23,7 +24,7 @@ var languages = []struct {
 	{"PHP", nil, []string{".php"}, ""},
 	{"Kotlin", nil, []string{".kt"}, "eclipse-temurin"},
 	{"Scala", []string{"build.sbt"}, []string{".scala"}, "eclipse-temurin"},
-	{"C#", []string{"*.csproj", "*.sln"}, []string{".cs"}, "mcr.microsoft.com/dotnet/sdk"},
+	{"C# or F#", []string{"*.csproj", "*.fsproj", "*.sln", "*.slnx"}, []string{".cs", ".fs"}, "mcr.microsoft.com/dotnet/sdk"},
 	{"Elixir", []string{"mix.exs"}, []string{".ex", ".exs"}, "elixir"},
 	{"Erlang", []string{"rebar.config"}, []string{".erl"}, "erlang"},
 	{"C or C++", []string{"CMakeLists.txt"}, []string{".c", ".cc", ".cpp"}, "gcc"},
@@ -49,6 +50,22 @@ var missing = map[string]string{
 	"Go":         "run `go mod init`, so that there is a go.mod",
 	"Python":     "name the dependencies in requirements.txt (an empty one will do) or pyproject.toml",
 	"JavaScript": "run `npm init`, so that there is a package.json",
+}
+
+// registries are where the packages of these languages come from: a server that has only images cannot build them.
+var registries = map[string]string{"C# or F#": "NuGet", "Elixir": "Hex", "Erlang": "Hex"}
+
+// projects are files at the root of an app of a language without a stack, whatever is there besides for browsers.
+var projects = []string{"mix.exs", "*.csproj", "*.fsproj"}
+
+// otherProject is the file by which a folder is an app of a language without a stack; empty: it is none.
+func (s *source) otherProject() string {
+	for _, pattern := range projects {
+		if found := s.glob(pattern); len(found) > 0 {
+			return found[0]
+		}
+	}
+	return ""
 }
 
 // maxLooked bounds how many files are looked at for their endings.
@@ -99,6 +116,16 @@ func (s *source) language() (int, string) {
 	return best, seen
 }
 
+// beside says how to build what an app of a language without a stack has for browsers; empty: it has nothing.
+func (s *source) beside() string {
+	for _, d := range detectors {
+		if slices.Contains(assets, d.name) && d.present(s) {
+			return fmt.Sprintf("\nif the app is what is beside it: `r deploy --stack %s`", d.name)
+		}
+	}
+	return ""
+}
+
 // notDetected is the error for a source that no detector recognises: what was looked for, and what was seen.
 func (s *source) notDetected() error {
 	var looked, there []string
@@ -135,6 +162,10 @@ func (s *source) notDetected() error {
 		return errs.New(errs.FailedPrecondition, "%w: it looks like %s (%s), without the file that says how it is built", ErrNoStack, l.name, seen).
 			WithHint("%s%s; or add a Dockerfile", found, do)
 	}
+	reach := "a registry"
+	if from := registries[l.name]; from != "" {
+		reach += " of images, and " + from + " for its packages"
+	}
 	return errs.New(errs.FailedPrecondition, "%w: it looks like %s (%s), for which there is no stack", ErrNoStack, l.name, seen).
-		WithHint("%sadd a Dockerfile; it could begin with FROM %s, where the server reaches a registry", found, l.image)
+		WithHint("%sadd a Dockerfile; it could begin with FROM %s, where the server reaches %s%s", found, l.image, reach, s.beside())
 }

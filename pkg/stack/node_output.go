@@ -59,22 +59,30 @@ func (a *nodeApp) saidOutput(tool string) string {
 	case "@angular/cli":
 		return a.angularOutput()
 	case "vite", "astro", "@vue/cli-service":
-		for _, stem := range []string{"vite.config", "astro.config", "vue.config"} {
-			for _, end := range []string{".js", ".ts", ".mjs", ".mts", ".cjs"} {
-				text, err := a.s.read(path.Join(a.dir, stem+end))
-				if err != nil {
-					continue
-				}
-				if m := outDir.FindStringSubmatch(text); m != nil {
-					if dir := path.Clean(m[1]); !strings.HasPrefix(dir, "..") {
-						a.outputFrom = path.Join(a.dir, stem+end)
-						return dir
-					}
+		dir, from := a.s.viteOutput(a.dir)
+		a.outputFrom = from
+		return dir
+	}
+	return ""
+}
+
+// viteOutput is what the configuration of Vite, Astro or Vue in a folder says, and the file that says it; empty: nothing.
+func (s *source) viteOutput(folder string) (dir, from string) {
+	for _, stem := range []string{"vite.config", "astro.config", "vue.config"} {
+		for _, end := range []string{".js", ".ts", ".mjs", ".mts", ".cjs"} {
+			from := path.Join(folder, stem+end)
+			text, err := s.read(from)
+			if err != nil {
+				continue
+			}
+			if m := outDir.FindStringSubmatch(text); m != nil {
+				if dir := path.Clean(m[1]); !strings.HasPrefix(dir, "..") {
+					return dir, from
 				}
 			}
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // angularOutput reads angular.json: its builder "application" puts what browsers load into a folder of its own.

@@ -50,6 +50,9 @@ type Plan struct {
 	Release  []string            // command that runs once before a version gets traffic; empty: none
 }
 
+// assets are the stacks whose files are in projects of other languages too, for browsers.
+var assets = []string{"deno", "node", "static"}
+
 // ErrNoStack is in the chain of the error of Detect when nothing was found.
 var ErrNoStack = errors.New("no way to build this source was found")
 
@@ -86,6 +89,9 @@ func Detect(fsys fs.FS, cfg *appconfig.Config) (*Plan, error) {
 	for _, d := range detectors {
 		if want := cfg.Build.Stack; want != "" && want != d.name || want == "" && !d.present(s) {
 			continue
+		}
+		if cfg.Build.Stack == "" && slices.Contains(assets, d.name) && s.otherProject() != "" {
+			break // what the stack would build is only its assets
 		}
 		p, err := s.planWith(d)
 		if err != nil {
@@ -195,8 +201,8 @@ var buildKeys = []struct {
 	{"target", []string{dockerfileStack}, func(b *appconfig.Build) bool { return b.Target != "" }},
 	{"package", []string{"go", "java", "node", "rust"}, func(b *appconfig.Build) bool { return b.Package != "" }},
 	{"command", compiled[1:], func(b *appconfig.Build) bool { return b.Command != "" }},
-	{"output", []string{"static", "node"}, func(b *appconfig.Build) bool { return b.Output != "" }},
-	{"fallback", []string{"static", "node"}, func(b *appconfig.Build) bool { return b.Fallback != "" }},
+	{"output", []string{"static", "node", "deno"}, func(b *appconfig.Build) bool { return b.Output != "" }},
+	{"fallback", []string{"static", "node", "deno"}, func(b *appconfig.Build) bool { return b.Fallback != "" }},
 	{"version", compiled, func(b *appconfig.Build) bool { return b.Version != "" }},
 	{"packages", compiled, func(b *appconfig.Build) bool { return len(b.Packages) > 0 }},
 	{"args", append([]string{dockerfileStack}, compiled...), func(b *appconfig.Build) bool { return len(b.Args) > 0 }},

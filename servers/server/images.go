@@ -5,11 +5,14 @@ import (
 	"context"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
 	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/sbom"
 )
@@ -82,6 +85,37 @@ func (r *resolver) Software(ctx context.Context, image, name, version string, w 
 		return err
 	}
 	return scan.Write(w, name, version)
+}
+
+// toolchainDir is where the programs of the server are.
+func toolchainDir(cfg *config.Config) (string, error) {
+	if cfg.ToolchainDir != "" {
+		return cfg.ToolchainDir, nil
+	}
+	exe, err := os.Executable()
+	if err == nil {
+		exe, err = filepath.EvalSymlinks(exe)
+	}
+	if err != nil {
+		return "", errs.New(errs.Internal, "find this program: %w", err)
+	}
+	return filepath.Dir(exe), nil
+}
+
+func newBases(cfg *config.Config, binDir string, log *slog.Logger) *baseimage.Store {
+	return baseimage.New(baseimage.Config{
+		Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: binDir, Registry: baseimage.Policy(cfg.Build.Registry), Logger: log,
+	})
+}
+
+// RefreshImages makes the base images of the machine again that have packages with newer versions; see
+// baseimage.Store.Refresh. No server need run.
+func RefreshImages(ctx context.Context, cfg *config.Config, dryRun bool, progress func(string)) ([]baseimage.Outdated, error) {
+	bin, err := toolchainDir(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newBases(cfg, bin, nil).Refresh(ctx, dryRun, progress)
 }
 
 // tarDir writes the files below dir as a tar stream.

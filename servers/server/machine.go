@@ -71,16 +71,10 @@ type machine struct {
 }
 
 func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*machine, error) {
-	m := &machine{cfg: cfg, in: in, logger: log, binDir: cfg.ToolchainDir}
-	if m.binDir == "" {
-		exe, err := os.Executable()
-		if err != nil {
-			return nil, errs.New(errs.Internal, "find this program: %w", err)
-		}
-		if exe, err = filepath.EvalSymlinks(exe); err != nil {
-			return nil, errs.New(errs.Internal, "find this program: %w", err)
-		}
-		m.binDir = filepath.Dir(exe)
+	m := &machine{cfg: cfg, in: in, logger: log}
+	var err error
+	if m.binDir, err = toolchainDir(cfg); err != nil {
+		return nil, err
 	}
 	for _, tool := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "buildkitd", "runtime-agent", "runtime-launch"} {
 		if _, err := os.Stat(filepath.Join(m.binDir, tool)); err != nil {
@@ -88,7 +82,6 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 				WithHint("build it with `make toolchain bin/runtime`, or name its directory with --toolchain-dir")
 		}
 	}
-	var err error
 	if m.caBundle, err = bundle(cfg.CABundle); err != nil {
 		return nil, err
 	}
@@ -133,10 +126,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		},
 		Logger: log.With("component", "buildkit"),
 	})
-	m.bases = baseimage.New(baseimage.Config{
-		Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: m.binDir, Registry: baseimage.Policy(cfg.Build.Registry),
-		Logger: log.With("component", "baseimage"),
-	})
+	m.bases = newBases(cfg, m.binDir, log.With("component", "baseimage"))
 	m.buildLogs = buildlog.New(in.State("logs", "builds"), cfg.Logs.BuildBytes)
 	exe, err := os.Executable()
 	if err != nil {
