@@ -44,9 +44,13 @@ func TestAppKeepsItsDisk(t *testing.T) {
 	const name, disk = "notes", "go-notes-data"
 	s, dir := own(t, "appdisk"), copyExample(t, "go-notes")
 	main := filepath.Join(dir, "main.go")
+	edit(t, filepath.Join(dir, ".runtime", "app.toml"), "path = ", "snapshots = { cron = \"@daily\", keep = 5 }\npath = ")
 	s.r(t, dir, "app", "deploy", "--app", name)
 	s.post(t, name, "first")
 	s.answers(t, name, "/", "v1\nfirst")
+	if out := s.r(t, "", "disk", "show", disk); !strings.Contains(out, `at "@daily" UTC, the newest 5 are kept`) {
+		t.Errorf("the snapshots that app.toml declares: %s", out)
+	}
 
 	stop := s.watchApp(name)
 	edit(t, main, `"v1"`, `"v2"`)

@@ -576,6 +576,9 @@ type Volume struct {
 	SizeBytes *int64 `cbor:"3,keyasint,omitempty" json:"size_bytes,omitempty"`
 	// They cannot write to it; absent: the service has one sandbox at a time. (default false)
 	ReadOnly bool `cbor:"4,keyasint" json:"read_only"`
+	// Scheduled snapshots that the disk gets when the version serves; absent: its schedule
+	// stays as it is.
+	Snapshots *VolumeSnapshots `cbor:"5,keyasint,omitempty" json:"snapshots,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -607,6 +610,49 @@ func (x *Volume) ValidateFields(v *schema.Validator) {
 	v.Required("path", x.Path != "")
 	if x.Path != "" {
 		v.MaxLen("path", len(x.Path), 512)
+	}
+	if x.Snapshots != nil {
+		v.In("snapshots", x.Snapshots)
+	}
+}
+
+// VolumeSnapshots: When snapshots of a disk are taken, and which of them are kept.
+type VolumeSnapshots struct {
+	// Times of snapshots, as cron writes them.
+	Cron string `cbor:"1,keyasint" json:"cron" schema:"required"`
+	// Time zone of cron, such as Europe/Berlin; empty: UTC.
+	TimeZone string `cbor:"2,keyasint,omitempty" json:"time_zone,omitempty"`
+	// Snapshots that are kept; absent: the default, or with keep_for the largest number.
+	Keep *int64 `cbor:"3,keyasint,omitempty" json:"keep,omitempty"`
+	// Age from which snapshots are deleted, except the newest; absent: any.
+	KeepFor *time.Duration `cbor:"4,keyasint,omitempty" json:"keep_for,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x VolumeSnapshots) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *VolumeSnapshots) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *VolumeSnapshots) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *VolumeSnapshots) ValidateFields(v *schema.Validator) {
+	v.Required("cron", x.Cron != "")
+	if x.Cron != "" {
+		v.MaxLen("cron", len(x.Cron), 255)
+	}
+	if x.TimeZone != "" {
+		v.MaxLen("time_zone", len(x.TimeZone), 63)
+	}
+	if x.Keep != nil {
+		schema.CheckMin(v, "keep", *x.Keep, 1)
+		schema.CheckMax(v, "keep", *x.Keep, 1000)
+	}
+	if x.KeepFor != nil {
+		schema.CheckMin(v, "keep_for", *x.KeepFor, 1*time.Minute)
 	}
 }
 

@@ -182,6 +182,15 @@ type planVolume struct {
 	Path      string `json:"path"`
 	SizeBytes *int64 `json:"size_bytes,omitempty"`
 	ReadOnly  bool   `json:"read_only"`
+
+	Snapshots *planSnapshots `json:"snapshots,omitempty"`
+}
+
+type planSnapshots struct {
+	Cron     string `json:"cron"`
+	TimeZone string `json:"time_zone,omitempty"`
+	Keep     *int64 `json:"keep,omitempty"`
+	KeepFor  string `json:"keep_for,omitempty"`
 }
 
 type planScale struct {
@@ -205,7 +214,11 @@ func planServices(services []appconfig.Service) []planService {
 	for _, s := range services {
 		var volumes []planVolume
 		for _, v := range s.Volumes {
-			volumes = append(volumes, planVolume(v))
+			one := planVolume{Disk: v.Disk, Path: v.Path, SizeBytes: v.SizeBytes, ReadOnly: v.ReadOnly}
+			if t := v.Snapshots; t != nil {
+				one.Snapshots = &planSnapshots{Cron: t.Cron, TimeZone: t.TimeZone, Keep: t.Keep, KeepFor: durationText(t.KeepFor)}
+			}
+			volumes = append(volumes, one)
 		}
 		var live *planLive
 		if c := s.Live; c != nil {

@@ -220,7 +220,11 @@ func services(plan *stack.Plan) []app.Service {
 			set(&s.Live.Failures, c.Failures)
 		}
 		for _, v := range in.Volumes {
-			s.Volumes = append(s.Volumes, app.Volume{Disk: v.Disk, Path: v.Path, SizeBytes: v.SizeBytes, ReadOnly: v.ReadOnly})
+			vol := app.Volume{Disk: v.Disk, Path: v.Path, SizeBytes: v.SizeBytes, ReadOnly: v.ReadOnly}
+			if t := v.Snapshots; t != nil {
+				vol.Snapshots = &app.VolumeSnapshots{Cron: t.Cron, TimeZone: t.TimeZone, Keep: t.Keep, KeepFor: t.KeepFor}
+			}
+			s.Volumes = append(s.Volumes, vol)
 		}
 		out = append(out, s)
 	}

@@ -162,6 +162,9 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 		{"disk", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("ok", "web@data=ok", "worker=ok"))
 		}, app.DeploymentPhaseSucceeded, ""},
+		{"disk with snapshots", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("ok", "web@kept=ok"))
+		}, app.DeploymentPhaseSucceeded, ""},
 		{"crash with a disk", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("ok", "web@data=crash"))
 		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},

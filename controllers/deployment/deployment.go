@@ -132,6 +132,12 @@ func (r *Reconciler) Controller() kit.Controller {
 			},
 		})
 	}
+	for _, f := range kit.Fields(disk.DiskKind, "spec.snapshot_every", "spec.snapshot_schedule", "spec.snapshot_time_zone", "spec.snapshot_since", "spec.snapshot_keep", "spec.snapshot_keep_for") {
+		c.Shares = append(c.Shares, kit.Share{
+			Field: f, Owner: "api", Why: "as app.toml of the app that writes to it declares",
+			When: func(_, after schema.Object) bool { return after.(*disk.Disk).Spec.SnapshotSchedule != "" },
+		})
+	}
 	for _, f := range kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason") {
 		c.Shares = append(c.Shares, kit.Share{
 			Field: f, Owner: "api", Why: "to stop the release command of a version that will not serve",

@@ -341,7 +341,8 @@ func (s *sources) Materialize(_ context.Context, digest, dir string) error {
 
 // source makes a source of the services, each "name=SIM", and returns its digest.
 // "release=SIM" is a release command. A service "name@disk" writes to a disk, one
-// "name<disk" reads it. A deployment creates disks, except the one named absent.
+// "name<disk" reads it. A deployment creates disks, except the one named absent. The
+// disk named kept has snapshots, of which as many are kept as there are services.
 func (e *env) source(how string, services ...string) string {
 	var b strings.Builder
 	top := ""
@@ -375,6 +376,9 @@ func (e *env) source(how string, services ...string) string {
 			fmt.Fprintf(&b, "[services.%s.volumes.%s]\npath = \"/data\"\nread_only = %t\n", name, d, read != "")
 			if d != "absent" {
 				b.WriteString("size = \"64MB\"\n")
+			}
+			if d == "kept" {
+				fmt.Fprintf(&b, "snapshots = { cron = \"@daily\", keep = %d }\n", len(services))
 			}
 		}
 	}

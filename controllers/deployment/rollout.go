@@ -450,6 +450,9 @@ func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
 	if err := r.applyRoutes(ctx); err != nil {
 		return 0, err
 	}
+	if err := r.applySchedules(ctx); err != nil {
+		return 0, err
+	}
 	others, err := r.otherPools(ctx)
 	if err != nil {
 		return 0, err

@@ -167,3 +167,30 @@ func (r *rollout) foreignWriter(ctx context.Context, svc *app.Service, d *disk.D
 	}
 	return nil, nil
 }
+
+// applySchedules gives the disks of the version that serves the schedules that it
+// declares. The deployment cannot fail any more, so a disk that was deleted
+// meanwhile is left out.
+func (r *rollout) applySchedules(ctx context.Context) error {
+	if r.app.Status.Active() != r.dep.Status.Version {
+		return nil
+	}
+	ver, err := get[app.AppVersion](ctx, r.Store, r.dep.Status.Version)
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, svc := range apps.Services(ver) {
+		for _, v := range svc.Volumes {
+			if v.Snapshots == nil {
+				continue
+			}
+			if err := disks.Declare(ctx, r.Store, r.app.Project, v.Disk, v.Snapshots, r.now()); err != nil && !errs.Is(err, errs.NotFound) {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -88,6 +88,48 @@ func TestDiskIsHandedOver(t *testing.T) {
 	}
 }
 
+// TestDeclaredSnapshots: a disk has the schedule that the version that serves
+// declares. A version that fails and one that declares none change nothing.
+func TestDeclaredSnapshots(t *testing.T) {
+	e := newEnv(t)
+	e.control(e.store)
+	schedule := func(times string, keep int64) *disk.Disk {
+		t.Helper()
+		all := list(e, func(*disk.Disk) bool { return true })
+		if len(all) != 1 || all[0].Spec.SnapshotSchedule != times || all[0].Spec.SnapshotKeep != keep || all[0].Spec.SnapshotSince == nil {
+			t.Fatalf("disks %+v", all)
+		}
+		return all[0]
+	}
+	e.succeed(e.deploy("shop", e.source("ok", "web@kept=ok")))
+	since := *schedule("@daily", 1).Spec.SnapshotSince
+	e.phase(e.deploy("shop", e.source("ok", "web@kept=crash", "worker=ok")), app.DeploymentPhaseFailed)
+	schedule("@daily", 1)
+	e.succeed(e.deploy("shop", e.source("ok", "web@kept=ok", "worker=ok")))
+	d := schedule("@daily", 2)
+	if !d.Spec.SnapshotSince.Equal(since) {
+		t.Errorf("the times count from %s, before from %s", d.Spec.SnapshotSince, since)
+	}
+	e.succeed(e.deploy("shop", e.source("ok", "web@kept=ok", "worker=ok")))
+	if again := schedule("@daily", 2); again.Revision != d.Revision {
+		t.Errorf("the same schedule was written again")
+	}
+	if _, err := entity.ModifySpec(t.Context(), e.store, d.GetID(), func(d *disk.Disk) error {
+		d.Spec.SnapshotSchedule = "@hourly"
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	schedule("@hourly", 2)
+	back, err := e.apps.Rollback(t.Context(), "", "shop", "v1", apps.DeployRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.succeed(back)
+	schedule("@daily", 1)
+}
+
 // TestFailedVersionGivesDiskBack: a version that fails or is cancelled after the old
 // one has stopped gives back the disk.
 func TestFailedVersionGivesDiskBack(t *testing.T) {

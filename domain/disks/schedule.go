@@ -2,12 +2,16 @@ package disks
 
 import (
 	"context"
+	"reflect"
 	"time"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/crontime"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/opt"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // ScheduleRequest describes the scheduled snapshots of a disk, and their copies.
@@ -54,6 +58,24 @@ func (s *Service) Schedule(ctx context.Context, req ScheduleRequest) (*disk.Disk
 		req.apply(&d.Spec, time.Now())
 		return nil
 	})
+}
+
+// Declare gives the named disk of a project the schedule that app.toml declares. It
+// changes nothing if the disk has that schedule. NotFound: there is no such disk.
+func Declare(ctx context.Context, s entity.Store, project schema.ID, name string, want *app.VolumeSnapshots, now time.Time) error {
+	d, err := entity.ByName[disk.Disk](ctx, s, project, name)
+	if err != nil {
+		return err
+	}
+	req := ScheduleRequest{Times: want.Cron, TimeZone: want.TimeZone, Retention: Retention{Keep: opt.Value(want.Keep), For: opt.Value(want.KeepFor)}}
+	if want.Keep == nil && want.KeepFor == nil {
+		req.Retention.Keep = disk.DefaultSnapshotKeep
+	}
+	before := d.Spec
+	if req.apply(&d.Spec, now); reflect.DeepEqual(before, d.Spec) {
+		return nil
+	}
+	return entity.UpdateSpec(ctx, s, d)
 }
 
 // apply writes the request to a disk. now is when its times begin to count.

@@ -43,6 +43,7 @@
 //	path = "/data"                   # where it is mounted
 //	size = "10GB"                    # it is created with this size if it does not exist
 //	read_only = false                # true: any number of sandboxes may mount it
+//	snapshots = { cron = "30 3 * * *", time_zone = "Europe/Berlin", keep = 7, keep_for = "720h" } # taken regularly
 //
 //	[preview]                        # how a preview differs from the active version
 //	release = true                   # the release command runs for it too
@@ -209,6 +210,15 @@ type Volume struct {
 	Path      string // where it is mounted; absolute
 	SizeBytes *int64 // size with which it is created if it does not exist; nil: it must exist
 	ReadOnly  bool
+	Snapshots *Snapshots // nil: the schedule of the disk stays as it is
+}
+
+// Snapshots says when snapshots of a disk are taken, and which of them are kept.
+type Snapshots struct {
+	Cron     string
+	TimeZone string         // "": UTC
+	Keep     *int64         // nil: the default, or with KeepFor the largest number
+	KeepFor  *time.Duration // nil: any age
 }
 
 // Writes returns the name of a disk that the service writes to, "" if there is

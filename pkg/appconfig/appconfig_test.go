@@ -187,6 +187,12 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"size of a disk that is too small", "[services.web.volumes.data]\npath = \"/data\"\nsize = \"1MB\"\n", "between 16MiB and 16TiB", ""},
 		{"size of a disk that is no multiple", "[services.web.volumes.data]\npath = \"/data\"\nsize = 100000001\n", "multiple of 4096", ""},
 		{"key of a volume", "[services.web.volumes.data]\npath = \"/data\"\nreadonly = true\n", `unknown key "services.web.volumes.data.readonly"`, `did you mean "services.web.volumes.data.read_only"?`},
+		{"times of snapshots", "[services.web.volumes.data]\npath = \"/data\"\nsnapshots.cron = \"61 * * * *\"\n", "app.toml:3: services.web.volumes.data.snapshots.cron: ", ""},
+		{"time zone of snapshots", "[services.web.volumes.data]\npath = \"/data\"\nsnapshots = { cron = \"@daily\", time_zone = \"Mars\" }\n", "Mars", ""},
+		{"snapshots without times", "[services.web.volumes.data]\npath = \"/data\"\nsnapshots.keep = 3\n", "data.snapshots needs cron", ""},
+		{"snapshots of a disk that is read", "[services.web.volumes.data]\npath = \"/data\"\nread_only = true\nsnapshots.cron = \"@daily\"\n", "is for the service that writes", ""},
+		{"snapshots that are kept", "[services.web.volumes.data]\npath = \"/data\"\nsnapshots = { cron = \"@daily\", keep = 0 }\n", "must be between 1 and 1000", ""},
+		{"age of snapshots", "[services.web.volumes.data]\npath = \"/data\"\nsnapshots = { cron = \"@daily\", keep_for = \"1s\" }\n", "snapshots.keep_for", ""},
 		{"read_only", "[services.web.volumes.data]\npath = \"/data\"\nread_only = 1\n", "must be true or false, not an integer", ""},
 		{"scale and replicas", "[services.web]\nreplicas = 1\nscale = { max = 3 }\n", "app.toml:3: services.web.scale: replicas says a fixed number", "remove replicas"},
 		{"scale without max", "[services.web]\nscale = { min = 1 }\n", "it needs max", "scale = {min = 1, max = 5}"},
@@ -228,12 +234,14 @@ func TestMistakesAreExplained(t *testing.T) {
 // TestVolumes: a service names disks; those that only read one may be many.
 func TestVolumes(t *testing.T) {
 	c, err := Parse("app.toml", "[services.web]\nreplicas = 1\n[services.web.volumes.shop-data]\npath = \"/data\"\nsize = \"10GB\"\n"+
+		"snapshots = { cron = \"30 3 * * *\", time_zone = \"Europe/Berlin\", keep = 9, keep_for = \"720h\" }\n"+
 		"[services.reader]\nreplicas = 3\nvolumes = { shop-data = { path = \"/in\", read_only = true }, models = { path = \"/models\", read_only = true } }\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []Service{
-		{Name: "web", Replicas: ptr(int64(1)), Volumes: []Volume{{Disk: "shop-data", Path: "/data", SizeBytes: ptr(int64(10 << 30))}}},
+		{Name: "web", Replicas: ptr(int64(1)), Volumes: []Volume{{Disk: "shop-data", Path: "/data", SizeBytes: ptr(int64(10 << 30)),
+			Snapshots: &Snapshots{Cron: "30 3 * * *", TimeZone: "Europe/Berlin", Keep: ptr(int64(9)), KeepFor: ptr(720 * time.Hour)}}}},
 		{Name: "reader", Replicas: ptr(int64(3)), Volumes: []Volume{{Disk: "models", Path: "/models", ReadOnly: true}, {Disk: "shop-data", Path: "/in", ReadOnly: true}}},
 	}
 	if d := cmp.Diff(want, c.Services); d != "" {

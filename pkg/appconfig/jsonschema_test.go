@@ -49,6 +49,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 	texts := map[string]string{
 		"every key": everyKey,
 		"disks":     "[services.web.volumes.shop-data]\npath = \"/data\"\nsize = \"10 GB\"\nread_only = true\n",
+		"snapshots": "[services.web.volumes.shop-data]\npath = \"/data\"\nsnapshots = { cron = \"@daily\", time_zone = \"UTC\", keep = 7, keep_for = \"720h\" }\n",
 		"zero":      "[services.web]\nstop_timeout = \"0\"\nmemory = 1073741824\ncpu = 1\n",
 		"check":     "[services.web]\nchecks.live = true\n",
 	}
@@ -92,6 +93,7 @@ func TestSchemaShowsMistakes(t *testing.T) {
 		"duration":                 "[services.web]\nhealth_deadline = \"soon\"\n",
 		"memory":                   "[services.web]\nmemory = \"lots\"\n",
 		"task without a command":   "[tasks.a]\ntimeout = \"1m\"\n",
+		"snapshots without times":  "[services.web.volumes.data]\npath = \"/data\"\nsnapshots.keep = 3\n",
 		"disk without a path":      "[services.web.volumes.data]\nread_only = true\n",
 		"check":                    "[services.web.checks]\nlife = false\n",
 		"variable":                 "[env]\n\"A-B\" = \"x\"\n",

@@ -50,6 +50,10 @@ const (
 	MaxSize = 17592186044416
 	// SizeMultiple: Sizes are multiples of this. (unit: bytes)
 	SizeMultiple = 4096
+	// MinSnapshotEvery: Shortest time between scheduled snapshots.
+	MinSnapshotEvery = 1 * time.Minute
+	// MaxSnapshotKeep: Most scheduled snapshots of a disk.
+	MaxSnapshotKeep = 1000
 	// MaxMountPath: Longest path at which a disk is mounted. (unit: bytes)
 	MaxMountPath = 512
 	// MaxPort: Highest port.

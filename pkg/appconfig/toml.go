@@ -11,7 +11,6 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"miren.dev/runtime/pkg/crontime"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -184,10 +183,7 @@ func (p *parser) setTask(key string, v any, t *Task) {
 	}
 	switch {
 	case t.Schedule != "":
-		if _, err := crontime.Parse(t.Schedule, t.TimeZone); err != nil {
-			at := key + ".schedule"
-			p.keep(p.line(at), errs.New(errs.InvalidArgument, "%s%s: %w", p.prefix(at), at, err).WithHint("%s", errs.HintOf(err)))
-		}
+		p.times(key+".schedule", t.Schedule, t.TimeZone)
 	case t.TimeZone != "":
 		p.fail(key+".time_zone", "%s has a time zone, but no schedule", key)
 	}

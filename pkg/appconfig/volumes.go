@@ -2,11 +2,14 @@ package appconfig
 
 import (
 	"maps"
+	"math"
 	"path"
 	"slices"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"miren.dev/runtime/pkg/crontime"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -35,6 +38,7 @@ func (p *parser) volumes(to *[]Volume) field {
 				p.fail(at+".path", "%s.path is %s, where the disk %s is mounted already", at, d.Path, other)
 			}
 			paths[d.Path] = name
+			p.checkSnapshots(at, &d)
 			*to = append(*to, d)
 		}
 	}}
@@ -45,6 +49,45 @@ func (p *parser) volume(d *Volume) table {
 		"path":      p.mountPath(&d.Path),
 		"size":      p.diskSize(&d.SizeBytes),
 		"read_only": p.boolean(&d.ReadOnly),
+		"snapshots": p.snapshots(&d.Snapshots),
+	}
+}
+
+func (p *parser) snapshots(to **Snapshots) field {
+	keys := func(s *Snapshots) table {
+		return table{
+			"cron":      p.text(&s.Cron),
+			"time_zone": p.text(&s.TimeZone),
+			"keep":      p.integer(&s.Keep, 1, MaxSnapshotKeep),
+			"keep_for":  p.duration(&s.KeepFor, MinSnapshotEvery, math.MaxInt64),
+		}
+	}
+	return field{object(keys(&Snapshots{}), "cron"), func(key string, v any) {
+		*to = &Snapshots{}
+		p.table(keys(*to)).set(key, v)
+	}}
+}
+
+func (p *parser) checkSnapshots(key string, d *Volume) {
+	s := d.Snapshots
+	if s == nil {
+		return
+	}
+	at := key + ".snapshots"
+	switch {
+	case d.ReadOnly:
+		p.fail(at, "%s is for the service that writes to the disk, not with read_only", at)
+	case s.Cron == "":
+		p.fail(at, `%s needs cron, the times of snapshots, such as "30 3 * * *"`, at)
+	default:
+		p.times(at+".cron", s.Cron, s.TimeZone)
+	}
+}
+
+// times refuses times that cron cannot read.
+func (p *parser) times(key, cron, zone string) {
+	if _, err := crontime.Parse(cron, zone); err != nil {
+		p.keep(p.line(key), errs.New(errs.InvalidArgument, "%s%s: %w", p.prefix(key), key, err).WithHint("%s", errs.HintOf(err)))
 	}
 }
 

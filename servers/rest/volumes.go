@@ -24,6 +24,11 @@ type Volume struct {
 	FileSystem string    `json:"file_system" enum:"ext4,xfs" doc:"File system."`
 	Message    string    `json:"message,omitempty" doc:"Reason why it is not ready."`
 	CreatedAt  time.Time `json:"created_at" doc:"Time of its creation."`
+
+	Schedule *VolumeSchedule `json:"schedule,omitempty" doc:"Its scheduled snapshots; absent: none are taken."`
+
+	TakenOverAt *time.Time `json:"taken_over_at,omitempty" doc:"Time at which it was last taken over from a node that was down; absent: never."`
+	LostBytes   *int64     `json:"lost_bytes,omitempty" doc:"Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told."`
 }
 
 // VolumeMount is a session or an app's sandbox that has a volume.
@@ -67,7 +72,8 @@ func mountRequests(list []MountRequest) (out []sandbox.VolumeRequest) {
 func volumeOf(d *disk.Disk) Volume {
 	return Volume{
 		Name: d.Name, ID: string(d.ID), State: string(d.Status.Phase), SizeBytes: d.Spec.SizeBytes, UsedBytes: d.Status.UsedBytes,
-		FileSystem: string(d.Spec.FileSystem), Message: d.Status.Message, CreatedAt: d.CreatedAt,
+		FileSystem: string(d.Spec.FileSystem), Message: d.Status.Message, CreatedAt: d.CreatedAt, Schedule: volumeScheduleOf(&d.Spec),
+		TakenOverAt: d.Status.TakenOverAt, LostBytes: d.Status.LostBytes,
 	}
 }
 
@@ -90,6 +96,8 @@ func registerVolumes(a huma.API) {
 	register(a, op(http.MethodGet, "/volumes/{name}", "get-volume", tag, "Get a volume"), getVolume)
 	register(a, op(http.MethodDelete, "/volumes/{name}", "delete-volume", tag, "Delete a volume with its data", status(http.StatusNoContent)), deleteVolume)
 	register(a, op(http.MethodPost, "/volumes/{name}/resize", "resize-volume", tag, "Make a volume and its file system larger"), resizeVolume)
+	register(a, op(http.MethodPut, "/volumes/{name}/schedule", "schedule-volume", tag, "Say when snapshots of a volume are taken, and which are kept"), scheduleVolume)
+	register(a, op(http.MethodDelete, "/volumes/{name}/schedule", "delete-volume-schedule", tag, "Take no more snapshots of a volume; those that exist stay", status(http.StatusNoContent)), deleteVolumeSchedule)
 	register(a, op(http.MethodPost, "/volumes/{name}/clones", "clone-volume", tag, "Make a volume with the content of another or of its snapshot, without copying", status(http.StatusCreated)), cloneVolume)
 	register(a, op(http.MethodPost, "/volumes/{name}/snapshots", "create-volume-snapshot", tag, "Keep the present state of a volume", status(http.StatusCreated)), createVolumeSnapshot)
 	register(a, op(http.MethodGet, "/volumes/{name}/snapshots", "list-volume-snapshots", tag, "List the snapshots of a volume"), listVolumeSnapshots)
@@ -137,12 +145,14 @@ type cloneVolumeInput struct {
 	Body struct {
 		Name     string `json:"name" minLength:"1" maxLength:"63" pattern:"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$" doc:"Name of the new volume." example:"copy"`
 		Snapshot string `json:"snapshot,omitempty" maxLength:"63" doc:"Snapshot whose content it gets; absent: the present state."`
+
+		At *time.Time `json:"at,omitempty" doc:"Instead of a snapshot: it gets the content of the newest one that is not after this time."`
 	}
 }
 
 func cloneVolume(ctx context.Context, in *cloneVolumeInput) (*createdVolume, error) {
 	return newVolume(disks(ctx).Clone(ctx, &disk.CloneDiskRequest{
-		Project: callerFrom(ctx).Project(), Source: in.Name, Snapshot: in.Body.Snapshot, Disk: in.Body.Name,
+		Project: callerFrom(ctx).Project(), Source: in.Name, Snapshot: in.Body.Snapshot, At: in.Body.At, Disk: in.Body.Name,
 	}))
 }
 

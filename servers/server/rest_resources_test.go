@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
@@ -28,7 +30,7 @@ func init() {
 		"DELETE /templates/{name}/tags/{tag}", "POST /templates/{name}/rollback",
 		"PUT /templates/{name}/aliases/{alias}", "DELETE /templates/{name}/aliases/{alias}",
 		"GET /pools", "GET /pools/{template}", "PUT /pools/{template}", "DELETE /pools/{template}",
-		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "POST /volumes/{name}/clones",
+		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "PUT /volumes/{name}/schedule", "DELETE /volumes/{name}/schedule", "POST /volumes/{name}/clones",
 		"POST /volumes/{name}/snapshots", "GET /volumes/{name}/snapshots", "DELETE /volumes/{name}/snapshots/{snapshot}",
 		"POST /addons", "GET /addons", "GET /addons/{addon}", "GET /addons/{addon}/wait", "DELETE /addons/{addon}", "POST /addons/{addon}/rotate",
 		"PUT /addons/{addon}/apps/{app}", "DELETE /addons/{addon}/apps/{app}", "POST /addons/{addon}/backups",
@@ -63,6 +65,7 @@ func init() {
 		"PUT /pools/{template}":          `{"min": 1}`,
 		"POST /volumes":                  `{"name": "none", "size_bytes": 16777216, "file_system": "xfs"}`,
 		"POST /volumes/{name}/resize":    `{"size_bytes": 16777216}`,
+		"PUT /volumes/{name}/schedule":   `{"cron": "30 3 * * *", "keep": 7}`,
 		"POST /volumes/{name}/clones":    `{"name": "none"}`,
 		"POST /volumes/{name}/snapshots": `{"name": "none"}`,
 	})
@@ -291,6 +294,8 @@ func TestVolumesOverREST(t *testing.T) {
 	}
 	d := disk.NewDisk()
 	d.Name, d.Spec.SizeBytes, d.Status.SizeBytes, d.Status.Phase = "data", disk.MinSize, disk.MinSize, disk.DiskPhaseReady
+	taken, lost := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC), int64(8192)
+	d.Status.TakenOverAt, d.Status.LostBytes = &taken, &lost
 	create(d)
 	snap := disk.NewDiskSnapshot()
 	snap.Spec.Disk, snap.Spec.Name, snap.Spec.Key, snap.Status.Phase = d.GetID(), "before", string(d.ID)+"/before", disk.DiskPhaseReady
@@ -303,7 +308,7 @@ func TestVolumesOverREST(t *testing.T) {
 	m.Spec.Disk, m.Spec.Sandbox, m.Spec.Node, m.Spec.Path = d.GetID(), own.sandbox.GetID(), nodes[0].GetID(), "/data"
 	create(m)
 	v := e.must(http.MethodGet, "/volumes/data", key, "", http.StatusOK)
-	if v["state"] != "ready" || v["file_system"] != "ext4" || v["size_bytes"] != float64(disk.MinSize) || !slices.Equal(listed(v, "mounts", "container"), []string{string(own.sandbox.ID)}) {
+	if v["state"] != "ready" || v["file_system"] != "ext4" || v["size_bytes"] != float64(disk.MinSize) || v["taken_over_at"] != "2026-05-04T12:00:00Z" || v["lost_bytes"] != 8192. || !slices.Equal(listed(v, "mounts", "container"), []string{string(own.sandbox.ID)}) {
 		t.Errorf("%v", v)
 	}
 	if got := listed(e.must(http.MethodGet, "/volumes", key, "", http.StatusOK), "volumes", "name"); !slices.Equal(got, []string{"data"}) {
@@ -312,10 +317,36 @@ func TestVolumesOverREST(t *testing.T) {
 	if got := listed(e.must(http.MethodGet, "/volumes/data/snapshots", key, "", http.StatusOK), "snapshots", "name"); !slices.Equal(got, []string{"before"}) {
 		t.Errorf("%v", got)
 	}
+	for body, want := range map[string]map[string]any{
+		`{"every_seconds": 3600, "keep": 3}`:                                              {"every_seconds": 3600., "keep": 3.},
+		`{"cron": "30 3 * * *", "time_zone": "Europe/Berlin", "keep_for_seconds": 86400}`: {"cron": "30 3 * * *", "time_zone": "Europe/Berlin", "keep": 1000., "keep_for_seconds": 86400.},
+		`{"cron": "@daily", "keep": 7}`:                                                   {"cron": "@daily", "keep": 7.},
+	} {
+		e.must(http.MethodPut, "/volumes/data/schedule", key, body, http.StatusOK)
+		if d := cmp.Diff(any(want), e.must(http.MethodGet, "/volumes/data", key, "", http.StatusOK)["schedule"]); d != "" {
+			t.Errorf("after %s: %s", body, d)
+		}
+	}
+	for range 2 { // a repeated call does nothing
+		e.must(http.MethodDelete, "/volumes/data/schedule", key, "", http.StatusNoContent)
+	}
+	if v := e.must(http.MethodGet, "/volumes/data", key, "", http.StatusOK); v["schedule"] != nil {
+		t.Errorf("%v", v)
+	}
 	for _, c := range []struct {
 		method, path, body string
 		status             int
 	}{
+		{"PUT", "/volumes/data/schedule", `{}`, http.StatusBadRequest},
+		{"PUT", "/volumes/data/schedule", `{"every_seconds": 60, "cron": "@daily"}`, http.StatusBadRequest},
+		{"PUT", "/volumes/data/schedule", `{"every_seconds": 60, "time_zone": "UTC"}`, http.StatusBadRequest},
+		{"PUT", "/volumes/data/schedule", `{"cron": "61 * * * *"}`, http.StatusBadRequest},
+		{"PUT", "/volumes/data/schedule", `{"cron": "@daily", "time_zone": "Mars"}`, http.StatusBadRequest},
+		{"PUT", "/volumes/data/schedule", `{"every_seconds": 1}`, http.StatusUnprocessableEntity},
+		{"PUT", "/volumes/data/schedule", `{"every_seconds": 60, "keep": 1001}`, http.StatusUnprocessableEntity},
+		{"PUT", "/volumes/nowhere/schedule", `{"every_seconds": 60}`, http.StatusNotFound},
+		{"DELETE", "/volumes/nowhere/schedule", "", http.StatusNotFound},
+		{"POST", "/volumes/data/clones", `{"name": "copy", "at": "2020-01-01T00:00:00Z"}`, http.StatusNotFound},
 		{"POST", "/volumes", `{"name": "data", "size_bytes": 16777216}`, http.StatusConflict},
 		{"POST", "/volumes", `{"name": "more", "size_bytes": 16777217}`, http.StatusUnprocessableEntity},
 		{"POST", "/volumes", `{"name": "more", "size_bytes": 4096}`, http.StatusUnprocessableEntity},
@@ -333,6 +364,8 @@ func TestVolumesOverREST(t *testing.T) {
 		e.must(http.MethodGet, path, foreign, "", http.StatusNotFound)
 	}
 	e.must(http.MethodDelete, "/volumes/data", foreign, "", http.StatusNotFound)
+	e.must(http.MethodPut, "/volumes/data/schedule", foreign, `{"cron": "@daily"}`, http.StatusNotFound)
+	e.must(http.MethodDelete, "/volumes/data/schedule", foreign, "", http.StatusNotFound)
 }
 
 // TestPortsNeedTheirProject: the proxy of ports is no operation of the document,

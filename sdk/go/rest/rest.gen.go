@@ -856,6 +856,9 @@ type BuildLogState string
 
 // CloneVolumeInputBody defines model for CloneVolumeInputBody.
 type CloneVolumeInputBody struct {
+	// At Instead of a snapshot: it gets the content of the newest one that is not after this time.
+	At *time.Time `json:"at,omitempty"`
+
 	// Name Name of the new volume.
 	//
 	// Examples: copy
@@ -2786,6 +2789,9 @@ type Volume struct {
 	// Examples: disk-4k2j7q
 	ID string `json:"id"`
 
+	// LostBytes Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told.
+	LostBytes *int64 `json:"lost_bytes,omitempty"`
+
 	// Message Reason why it is not ready.
 	Message *string `json:"message,omitempty"`
 
@@ -2794,11 +2800,17 @@ type Volume struct {
 	// Examples: data
 	Name string `json:"name"`
 
+	// Schedule Its scheduled snapshots; absent: none are taken.
+	Schedule *VolumeSchedule `json:"schedule,omitempty"`
+
 	// SizeBytes Size.
 	SizeBytes int64 `json:"size_bytes"`
 
 	// State State.
 	State VolumeState `json:"state"`
+
+	// TakenOverAt Time at which it was last taken over from a node that was down; absent: never.
+	TakenOverAt *time.Time `json:"taken_over_at,omitempty"`
 
 	// UsedBytes Bytes that its files took when that was last read.
 	UsedBytes *int64 `json:"used_bytes,omitempty"`
@@ -2823,6 +2835,9 @@ type VolumeDetails struct {
 	// Examples: disk-4k2j7q
 	ID string `json:"id"`
 
+	// LostBytes Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told.
+	LostBytes *int64 `json:"lost_bytes,omitempty"`
+
 	// Message Reason why it is not ready.
 	Message *string `json:"message,omitempty"`
 
@@ -2834,11 +2849,17 @@ type VolumeDetails struct {
 	// Examples: data
 	Name string `json:"name"`
 
+	// Schedule Its scheduled snapshots; absent: none are taken.
+	Schedule *VolumeSchedule `json:"schedule,omitempty"`
+
 	// SizeBytes Size.
 	SizeBytes int64 `json:"size_bytes"`
 
 	// State State.
 	State VolumeDetailsState `json:"state"`
+
+	// TakenOverAt Time at which it was last taken over from a node that was down; absent: never.
+	TakenOverAt *time.Time `json:"taken_over_at,omitempty"`
 
 	// UsedBytes Bytes that its files took when that was last read.
 	UsedBytes *int64 `json:"used_bytes,omitempty"`
@@ -2869,6 +2890,28 @@ type VolumePage struct {
 
 	// Volumes Volumes, in the order of their ids.
 	Volumes []Volume `json:"volumes"`
+}
+
+// VolumeSchedule defines model for VolumeSchedule.
+type VolumeSchedule struct {
+	// Cron Times of snapshots as cron writes them, instead of every_seconds.
+	//
+	// Examples: 30 3 * * *
+	Cron *string `json:"cron,omitempty"`
+
+	// EverySeconds Time between snapshots.
+	EverySeconds *int64 `json:"every_seconds,omitempty"`
+
+	// Keep Snapshots that are kept. Absent: as before, or with keep_for_seconds 1000.
+	Keep *int64 `json:"keep,omitempty"`
+
+	// KeepForSeconds Age from which snapshots are deleted, except the newest. Absent: as before, or with keep any.
+	KeepForSeconds *int64 `json:"keep_for_seconds,omitempty"`
+
+	// TimeZone Time zone of cron; absent: UTC.
+	//
+	// Examples: Europe/Berlin
+	TimeZone *string `json:"time_zone,omitempty"`
 }
 
 // VolumeSnapshot defines model for VolumeSnapshot.
@@ -3552,6 +3595,9 @@ type CloneVolumeJSONRequestBody = CloneVolumeInputBody
 
 // ResizeVolumeJSONRequestBody defines body for ResizeVolume for application/json ContentType.
 type ResizeVolumeJSONRequestBody = ResizeVolumeInputBody
+
+// ScheduleVolumeJSONRequestBody defines body for ScheduleVolume for application/json ContentType.
+type ScheduleVolumeJSONRequestBody = VolumeSchedule
 
 // CreateVolumeSnapshotJSONRequestBody defines body for CreateVolumeSnapshot for application/json ContentType.
 type CreateVolumeSnapshotJSONRequestBody = CreateVolumeSnapshotInputBody
@@ -4318,6 +4364,25 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
 	ResizeVolume(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteVolumeSchedule Take no more snapshots of a volume; those that exist stay
+	//
+	// Corresponds with DELETE /volumes/{name}/schedule (the `DeleteVolumeSchedule` operationId).
+	DeleteVolumeSchedule(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ScheduleVolumeWithBody Say when snapshots of a volume are taken, and which are kept
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /volumes/{name}/schedule (the `ScheduleVolume` operationId).
+	ScheduleVolumeWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ScheduleVolume Say when snapshots of a volume are taken, and which are kept
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /volumes/{name}/schedule (the `ScheduleVolume` operationId).
+	ScheduleVolume(ctx context.Context, name string, body ScheduleVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListVolumeSnapshots List the snapshots of a volume
 	//
@@ -6266,6 +6331,55 @@ func (c *Client) ResizeVolumeWithBody(ctx context.Context, name string, contentT
 // Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
 func (c *Client) ResizeVolume(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewResizeVolumeRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteVolumeSchedule Take no more snapshots of a volume; those that exist stay
+//
+// Corresponds with DELETE /volumes/{name}/schedule (the `DeleteVolumeSchedule` operationId).
+func (c *Client) DeleteVolumeSchedule(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteVolumeScheduleRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ScheduleVolumeWithBody Say when snapshots of a volume are taken, and which are kept
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /volumes/{name}/schedule (the `ScheduleVolume` operationId).
+func (c *Client) ScheduleVolumeWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewScheduleVolumeRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ScheduleVolume Say when snapshots of a volume are taken, and which are kept
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /volumes/{name}/schedule (the `ScheduleVolume` operationId).
+func (c *Client) ScheduleVolume(ctx context.Context, name string, body ScheduleVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewScheduleVolumeRequest(c.Server, name, body)
 	if err != nil {
 		return nil, err
 	}
@@ -11851,6 +11965,87 @@ func NewResizeVolumeRequestWithBody(server string, name string, contentType stri
 	return req, nil
 }
 
+// NewDeleteVolumeScheduleRequest constructs an http.Request for the DeleteVolumeSchedule method
+func NewDeleteVolumeScheduleRequest(server string, name string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s/schedule", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewScheduleVolumeRequest calls the generic ScheduleVolume builder with application/json body
+func NewScheduleVolumeRequest(server string, name string, body ScheduleVolumeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewScheduleVolumeRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewScheduleVolumeRequestWithBody constructs an http.Request for the ScheduleVolume method, with any body, and a specified content type
+func NewScheduleVolumeRequestWithBody(server string, name string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s/schedule", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListVolumeSnapshotsRequest constructs an http.Request for the ListVolumeSnapshots method
 func NewListVolumeSnapshotsRequest(server string, name string) (*http.Request, error) {
 	var err error
@@ -13251,6 +13446,27 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
 	ResizeVolumeWithResponse(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*ResizeVolumeResponse, error)
+
+	// DeleteVolumeScheduleWithResponse Take no more snapshots of a volume; those that exist stay
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /volumes/{name}/schedule (the `DeleteVolumeSchedule` operationId).
+	DeleteVolumeScheduleWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*DeleteVolumeScheduleResponse, error)
+
+	// ScheduleVolumeWithBodyWithResponse Say when snapshots of a volume are taken, and which are kept
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /volumes/{name}/schedule (the `ScheduleVolume` operationId).
+	ScheduleVolumeWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ScheduleVolumeResponse, error)
+
+	// ScheduleVolumeWithResponse Say when snapshots of a volume are taken, and which are kept
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /volumes/{name}/schedule (the `ScheduleVolume` operationId).
+	ScheduleVolumeWithResponse(ctx context.Context, name string, body ScheduleVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*ScheduleVolumeResponse, error)
 
 	// ListVolumeSnapshotsWithResponse List the snapshots of a volume
 	//
@@ -18575,6 +18791,109 @@ func (r ResizeVolumeResponse) ContentType() string {
 	return ""
 }
 
+type DeleteVolumeScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteVolumeScheduleResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteVolumeScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteVolumeScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteVolumeScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteVolumeScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteVolumeScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ScheduleVolumeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Volume
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ScheduleVolumeResponse) GetJSON200() *Volume {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ScheduleVolumeResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ScheduleVolumeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ScheduleVolumeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ScheduleVolumeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ScheduleVolumeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ScheduleVolumeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListVolumeSnapshotsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -20767,6 +21086,45 @@ func (c *ClientWithResponses) ResizeVolumeWithResponse(ctx context.Context, name
 		return nil, err
 	}
 	return ParseResizeVolumeResponse(rsp)
+}
+
+// DeleteVolumeScheduleWithResponse Take no more snapshots of a volume; those that exist stay
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /volumes/{name}/schedule (the `DeleteVolumeSchedule` operationId).
+func (c *ClientWithResponses) DeleteVolumeScheduleWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*DeleteVolumeScheduleResponse, error) {
+	rsp, err := c.DeleteVolumeSchedule(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteVolumeScheduleResponse(rsp)
+}
+
+// ScheduleVolumeWithBodyWithResponse Say when snapshots of a volume are taken, and which are kept
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /volumes/{name}/schedule (the `ScheduleVolume` operationId).
+func (c *ClientWithResponses) ScheduleVolumeWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ScheduleVolumeResponse, error) {
+	rsp, err := c.ScheduleVolumeWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseScheduleVolumeResponse(rsp)
+}
+
+// ScheduleVolumeWithResponse Say when snapshots of a volume are taken, and which are kept
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /volumes/{name}/schedule (the `ScheduleVolume` operationId).
+func (c *ClientWithResponses) ScheduleVolumeWithResponse(ctx context.Context, name string, body ScheduleVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*ScheduleVolumeResponse, error) {
+	rsp, err := c.ScheduleVolume(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseScheduleVolumeResponse(rsp)
 }
 
 // ListVolumeSnapshotsWithResponse List the snapshots of a volume
@@ -25085,6 +25443,88 @@ func ParseResizeVolumeResponse(rsp *http.Response) (*ResizeVolumeResponse, error
 	}
 
 	response := &ResizeVolumeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Volume
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteVolumeScheduleResponse parses an HTTP response from a DeleteVolumeScheduleWithResponse call
+func ParseDeleteVolumeScheduleResponse(rsp *http.Response) (*DeleteVolumeScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteVolumeScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseScheduleVolumeResponse parses an HTTP response from a ScheduleVolumeWithResponse call
+func ParseScheduleVolumeResponse(rsp *http.Response) (*ScheduleVolumeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ScheduleVolumeResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}

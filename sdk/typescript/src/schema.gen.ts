@@ -1284,6 +1284,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/volumes/{name}/schedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Say when snapshots of a volume are taken, and which are kept */
+        put: operations["schedule-volume"];
+        post?: never;
+        /** Take no more snapshots of a volume; those that exist stay */
+        delete: operations["delete-volume-schedule"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/volumes/{name}/snapshots": {
         parameters: {
             query?: never;
@@ -1852,6 +1870,11 @@ export interface components {
             version: number;
         };
         CloneVolumeInputBody: {
+            /**
+             * Format: date-time
+             * @description Instead of a snapshot: it gets the content of the newest one that is not after this time.
+             */
+            at?: string;
             /**
              * @description Name of the new volume.
              * @example copy
@@ -3766,6 +3789,11 @@ export interface components {
              * @example disk-4k2j7q
              */
             id: string;
+            /**
+             * Format: int64
+             * @description Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told.
+             */
+            lost_bytes?: number;
             /** @description Reason why it is not ready. */
             message?: string;
             /**
@@ -3773,6 +3801,8 @@ export interface components {
              * @example data
              */
             name: string;
+            /** @description Its scheduled snapshots; absent: none are taken. */
+            schedule?: components["schemas"]["VolumeSchedule"];
             /**
              * Format: int64
              * @description Size.
@@ -3783,6 +3813,11 @@ export interface components {
              * @enum {string}
              */
             state: "pending" | "ready" | "failed" | "deleting";
+            /**
+             * Format: date-time
+             * @description Time at which it was last taken over from a node that was down; absent: never.
+             */
+            taken_over_at?: string;
             /**
              * Format: int64
              * @description Bytes that its files took when that was last read.
@@ -3805,6 +3840,11 @@ export interface components {
              * @example disk-4k2j7q
              */
             id: string;
+            /**
+             * Format: int64
+             * @description Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told.
+             */
+            lost_bytes?: number;
             /** @description Reason why it is not ready. */
             message?: string;
             /** @description What has it mounted. */
@@ -3814,6 +3854,8 @@ export interface components {
              * @example data
              */
             name: string;
+            /** @description Its scheduled snapshots; absent: none are taken. */
+            schedule?: components["schemas"]["VolumeSchedule"];
             /**
              * Format: int64
              * @description Size.
@@ -3824,6 +3866,11 @@ export interface components {
              * @enum {string}
              */
             state: "pending" | "ready" | "failed" | "deleting";
+            /**
+             * Format: date-time
+             * @description Time at which it was last taken over from a node that was down; absent: never.
+             */
+            taken_over_at?: string;
             /**
              * Format: int64
              * @description Bytes that its files took when that was last read.
@@ -3843,6 +3890,33 @@ export interface components {
             next_cursor?: string;
             /** @description Volumes, in the order of their ids. */
             volumes: components["schemas"]["Volume"][];
+        };
+        VolumeSchedule: {
+            /**
+             * @description Times of snapshots as cron writes them, instead of every_seconds.
+             * @example 30 3 * * *
+             */
+            cron?: string;
+            /**
+             * Format: int64
+             * @description Time between snapshots.
+             */
+            every_seconds?: number;
+            /**
+             * Format: int64
+             * @description Snapshots that are kept. Absent: as before, or with keep_for_seconds 1000.
+             */
+            keep?: number;
+            /**
+             * Format: int64
+             * @description Age from which snapshots are deleted, except the newest. Absent: as before, or with keep any.
+             */
+            keep_for_seconds?: number;
+            /**
+             * @description Time zone of cron; absent: UTC.
+             * @example Europe/Berlin
+             */
+            time_zone?: string;
         };
         VolumeSnapshot: {
             /**
@@ -4088,6 +4162,7 @@ export type Volume = components['schemas']['Volume'];
 export type VolumeDetails = components['schemas']['VolumeDetails'];
 export type VolumeMount = components['schemas']['VolumeMount'];
 export type VolumePage = components['schemas']['VolumePage'];
+export type VolumeSchedule = components['schemas']['VolumeSchedule'];
 export type VolumeSnapshot = components['schemas']['VolumeSnapshot'];
 export type VolumeSnapshotList = components['schemas']['VolumeSnapshotList'];
 export type Webhook = components['schemas']['Webhook'];
@@ -8395,6 +8470,92 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Volume"];
                 };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "schedule-volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VolumeSchedule"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Volume"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-volume-schedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Bad Request */
             400: {

@@ -183,6 +183,7 @@ from .volume_details_state import VolumeDetailsState
 from .volume_file_system import VolumeFileSystem
 from .volume_mount import VolumeMount
 from .volume_page import VolumePage
+from .volume_schedule import VolumeSchedule
 from .volume_snapshot import VolumeSnapshot
 from .volume_snapshot_list import VolumeSnapshotList
 from .volume_snapshot_state import VolumeSnapshotState
@@ -378,6 +379,7 @@ __all__ = (
     "VolumeFileSystem",
     "VolumeMount",
     "VolumePage",
+    "VolumeSchedule",
     "VolumeSnapshot",
     "VolumeSnapshotList",
     "VolumeSnapshotState",

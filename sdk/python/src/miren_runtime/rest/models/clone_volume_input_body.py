@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -14,11 +15,17 @@ T = TypeVar("T", bound="CloneVolumeInputBody")
 class CloneVolumeInputBody:
     name: str
     """ Name of the new volume. """
+    at: datetime.datetime | Unset = UNSET
+    """ Instead of a snapshot: it gets the content of the newest one that is not after this time. """
     snapshot: str | Unset = UNSET
     """ Snapshot whose content it gets; absent: the present state. """
 
     def to_dict(self) -> dict[str, Any]:
         name = self.name
+
+        at: str | Unset = UNSET
+        if not isinstance(self.at, Unset):
+            at = self.at.isoformat()
 
         snapshot = self.snapshot
 
@@ -29,6 +36,8 @@ class CloneVolumeInputBody:
                 "name": name,
             }
         )
+        if at is not UNSET:
+            field_dict["at"] = at
         if snapshot is not UNSET:
             field_dict["snapshot"] = snapshot
 
@@ -39,10 +48,18 @@ class CloneVolumeInputBody:
         d = dict(src_dict)
         name = d.pop("name")
 
+        _at = d.pop("at", UNSET)
+        at: datetime.datetime | Unset
+        if isinstance(_at, Unset):
+            at = UNSET
+        else:
+            at = datetime.datetime.fromisoformat(_at)
+
         snapshot = d.pop("snapshot", UNSET)
 
         clone_volume_input_body = cls(
             name=name,
+            at=at,
             snapshot=snapshot,
         )
 

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define as _attrs_define
 
 from ..models.volume_file_system import VolumeFileSystem, check_volume_file_system
 from ..models.volume_state import VolumeState, check_volume_state
 from ..types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from ..models.volume_schedule import VolumeSchedule
+
 
 T = TypeVar("T", bound="Volume")
 
@@ -27,8 +31,14 @@ class Volume:
     """ Size. """
     state: VolumeState
     """ State. """
+    lost_bytes: int | Unset = UNSET
+    """ Acknowledged bytes that this may have lost: at most those that only the node had when that was last read,
+    about half a minute before its end, and what was written after that. Absent: it never told. """
     message: str | Unset = UNSET
     """ Reason why it is not ready. """
+    schedule: VolumeSchedule | Unset = UNSET
+    taken_over_at: datetime.datetime | Unset = UNSET
+    """ Time at which it was last taken over from a node that was down; absent: never. """
     used_bytes: int | Unset = UNSET
     """ Bytes that its files took when that was last read. """
 
@@ -45,7 +55,17 @@ class Volume:
 
         state: str = self.state
 
+        lost_bytes = self.lost_bytes
+
         message = self.message
+
+        schedule: dict[str, Any] | Unset = UNSET
+        if not isinstance(self.schedule, Unset):
+            schedule = self.schedule.to_dict()
+
+        taken_over_at: str | Unset = UNSET
+        if not isinstance(self.taken_over_at, Unset):
+            taken_over_at = self.taken_over_at.isoformat()
 
         used_bytes = self.used_bytes
 
@@ -61,8 +81,14 @@ class Volume:
                 "state": state,
             }
         )
+        if lost_bytes is not UNSET:
+            field_dict["lost_bytes"] = lost_bytes
         if message is not UNSET:
             field_dict["message"] = message
+        if schedule is not UNSET:
+            field_dict["schedule"] = schedule
+        if taken_over_at is not UNSET:
+            field_dict["taken_over_at"] = taken_over_at
         if used_bytes is not UNSET:
             field_dict["used_bytes"] = used_bytes
 
@@ -70,6 +96,8 @@ class Volume:
 
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
+        from ..models.volume_schedule import VolumeSchedule  # noqa: PLC0415
+
         d = dict(src_dict)
         created_at = datetime.datetime.fromisoformat(d.pop("created_at"))
 
@@ -83,7 +111,23 @@ class Volume:
 
         state = check_volume_state(d.pop("state"))
 
+        lost_bytes = d.pop("lost_bytes", UNSET)
+
         message = d.pop("message", UNSET)
+
+        _schedule = d.pop("schedule", UNSET)
+        schedule: VolumeSchedule | Unset
+        if isinstance(_schedule, Unset):
+            schedule = UNSET
+        else:
+            schedule = VolumeSchedule.from_dict(_schedule)
+
+        _taken_over_at = d.pop("taken_over_at", UNSET)
+        taken_over_at: datetime.datetime | Unset
+        if isinstance(_taken_over_at, Unset):
+            taken_over_at = UNSET
+        else:
+            taken_over_at = datetime.datetime.fromisoformat(_taken_over_at)
 
         used_bytes = d.pop("used_bytes", UNSET)
 
@@ -94,7 +138,10 @@ class Volume:
             name=name,
             size_bytes=size_bytes,
             state=state,
+            lost_bytes=lost_bytes,
             message=message,
+            schedule=schedule,
+            taken_over_at=taken_over_at,
             used_bytes=used_bytes,
         )
 

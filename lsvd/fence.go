@@ -1,0 +1,82 @@
+package lsvd
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Fenced says what a fence found.
+type Fenced struct {
+	Clean    bool   // the volume was closed and the store has everything: there was nothing to fence
+	Epoch    uint64 // of the opening whose right to write has ended
+	Segments int64  // that the store has of it after the manifest, up to the fence
+}
+
+// Fence ends the right of the process that has a volume open to write it,
+// without opening it: the process fails with its next segment or manifest, or
+// within Options.OwnerCheck. No acknowledged write is lost by that: until
+// another machine opens the volume, the one with the log may open it again and has
+// all. A repeated call completes a fence that was interrupted. key is that of an
+// encrypted volume, whose manifest needs it.
+func Fence(ctx context.Context, st store.Store, id ID, key []byte) (Fenced, error) {
+	m, err := claimAway(ctx, st, id, key)
+	if err != nil || m.Clean {
+		return Fenced{Clean: err == nil}, errs.Wrap(err, "fence volume %s", id)
+	}
+	f := Fenced{Epoch: m.ChainEpoch}
+	if m.ChainEpoch == 0 {
+		return f, nil // its first opening has not begun to write
+	}
+	f.Segments, err = endChain(ctx, st, name.Ref{Volume: id, Kind: name.Data, Epoch: m.ChainEpoch, Num: m.ChainNext})
+	return f, errs.Wrap(err, "fence volume %s", id)
+}
+
+// claimAway writes the manifest with an owner that no process is. It returns
+// the manifest, unchanged if the volume is closed.
+func claimAway(ctx context.Context, st store.Store, id ID, key []byte) (*manifest.Manifest, error) {
+	var owner [16]byte
+	rand.Read(owner[:])
+	var err error
+	for range claims {
+		m, v, lerr := manifest.Open(ctx, st, id, "", key)
+		switch {
+		case lerr != nil:
+			return nil, lerr
+		case m.Clean || m.Owner == owner:
+			return m, nil
+		}
+		m.Epoch, m.Owner = m.Epoch+1, owner
+		m.Revision++
+		if _, err = st.Replace(ctx, name.Manifest(id), m.Encode(name.Manifest(id)), v); err == nil {
+			return m, nil
+		}
+		if !errs.Is(err, errs.Conflict) && !errs.Is(err, errs.Unavailable) {
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+// endChain creates the fence of a chain at the first number from ref on that the
+// store does not have. It returns how many segments are before it.
+func endChain(ctx context.Context, st store.Store, ref name.Ref) (segments int64, err error) {
+	for ; ; segments++ {
+		fence := segment.Fence(ref)
+		_, err := st.Create(ctx, ref.Key(), fence)
+		if !errs.Is(err, errs.AlreadyExists) {
+			return segments, err
+		}
+		have, err := st.GetRange(ctx, ref.Key(), 0, int64(len(fence))+1)
+		if err != nil || bytes.Equal(have, fence) {
+			return segments, err
+		}
+		ref.Num++
+	}
+}
