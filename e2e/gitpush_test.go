@@ -98,7 +98,7 @@ func testGitPushGuide(t *testing.T, g *guide) {
 	// Of a monorepo the folder of the app is deployed.
 	repo.Git("rm", "--quiet", "app.toml")
 	commit(map[string]string{
-		"app.toml": "[git]\nfolders = { "+app+" = \"apps/shop\" }\n", "apps/shop/index.html": "<p>folder</p>\n", "apps/next/index.html": "<p>next</p>\n",
+		"app.toml": "[git]\nfolders = { " + app + " = \"apps/shop\" }\n", "apps/shop/index.html": "<p>folder</p>\n", "apps/next/index.html": "<p>next</p>\n",
 	})
 	repo.Git("branch", "--force", "main")
 	g.run("git push ssh://runtime/shop.git main", app+" serves")
