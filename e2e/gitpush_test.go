@@ -83,6 +83,31 @@ func testGitPushGuide(t *testing.T, g *guide) {
 	g.run("git push runtime feature/cart:production", app+" serves")
 	answers(app+".localhost", "three")
 
+	// By options a push is a canary, which is promoted, or a preview.
+	repo.Git("checkout", "--quiet", "-B", "production")
+	commit(map[string]string{"index.html": "<p>canary</p>\n"})
+	g.run("git push -o canary=10", app+" serves")
+	if out := g.s.r(t, "", "app", "status", app, "--project", "guide-git-push"); !strings.Contains(out, " 10%") {
+		t.Errorf("status of the app with a canary: %s", out)
+	}
+	g.s.r(t, "", "app", "promote", app, "--project", "guide-git-push")
+	answers(app+".localhost", "canary")
+	g.run("git push -o preview=pr-12", app+" serves")
+	answers("pr-12--"+app+".localhost", "canary")
+
+	// Of a monorepo the folder of the app is deployed.
+	repo.Git("rm", "--quiet", "app.toml")
+	commit(map[string]string{
+		"app.toml": "[git]\nfolders = { " + app + " = \"apps/shop\" }\n", "apps/shop/index.html": "<p>folder</p>\n", "apps/next/index.html": "<p>next</p>\n",
+	})
+	repo.Git("branch", "--force", "main")
+	g.run("git push ssh://runtime/shop.git main", app+" serves")
+	answers(app+".localhost", "folder")
+	commit(map[string]string{"README": "next\n"})
+	repo.Git("branch", "--force", "main")
+	g.run("git push -o folder=apps/next", app+" serves")
+	answers(app+".localhost", "next")
+
 	g.run("r ssh key add")
 	repo.Git("checkout", "--quiet", "production")
 	repo.Git("reset", "--quiet", "--hard", "feature/cart")

@@ -21,6 +21,7 @@ type interposed struct {
 	store.Store
 	n, dies int
 	before  map[int]func()
+	each    func() error // runs before every request, which its error fails; nil: nothing does
 }
 
 var errKilled = errors.New("killed")
@@ -30,6 +31,11 @@ func (s *interposed) request() error {
 	s.n++
 	if f := s.before[n]; f != nil {
 		f()
+	}
+	if s.each != nil {
+		if err := s.each(); err != nil {
+			return err
+		}
 	}
 	if s.dies > 0 && n >= s.dies {
 		return errKilled

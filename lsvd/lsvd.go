@@ -14,6 +14,7 @@
 //	log         local files with the writes that the store may lack (internal/wal)
 //	record      what one append writes to the log; it is valid whole or not at all
 //	sequence    number of a logged extent; a later write has a higher one
+//	promised    up to this sequence number a record says that the log was durable
 //	committer   the goroutine that writes the next record; writers take turns
 //	cut         all extents between two sequence numbers on their way to the
 //	            store, kept in memory as an overlay of the map (a memtable)

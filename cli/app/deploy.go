@@ -211,9 +211,6 @@ func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan,
 	return tree, plan, nil
 }
 
-// maxAbove bounds how far above a workspace its lock file is looked for.
-const maxAbove = 6
-
 // findRoot returns the folder to upload: that of the source, or for a workspace without a lock file the one above it
 // that has it. It does not look beyond the repository.
 func (o *deployOptions) findRoot() (string, error) {
@@ -221,20 +218,25 @@ func (o *deployOptions) findRoot() (string, error) {
 	if err != nil {
 		return "", errs.New(errs.InvalidArgument, "source folder: %w", err)
 	}
-	if o.stack != "" && o.stack != "node" || !stack.NeedsRoot(os.DirFS(dir)) {
+	if o.stack != "" && o.stack != "node" {
 		return o.dir, nil
 	}
-	above := dir
-	for range maxAbove {
-		if _, err := os.Lstat(filepath.Join(above, ".git")); err == nil {
+	top := dir
+	for range stack.MaxAbove {
+		if _, err := os.Lstat(filepath.Join(top, ".git")); err == nil {
 			break
 		}
-		above = filepath.Dir(above)
-		folder, err := filepath.Rel(above, dir)
-		if err == nil && stack.HasWorkspace(os.DirFS(above), filepath.ToSlash(folder)) {
-			o.root, o.folder = above, filepath.ToSlash(folder)
-			return above, nil
-		}
+		top = filepath.Dir(top)
 	}
-	return o.dir, nil
+	rel, err := filepath.Rel(top, dir)
+	if err != nil {
+		return "", errs.New(errs.InvalidArgument, "source folder: %w", err)
+	}
+	folder := filepath.ToSlash(rel)
+	root := stack.FindRoot(os.DirFS(top), folder)
+	if root == folder {
+		return o.dir, nil
+	}
+	o.root, o.folder = filepath.Join(top, filepath.FromSlash(root)), stack.Below(root, folder)
+	return o.root, nil
 }

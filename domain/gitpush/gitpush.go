@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +23,6 @@ import (
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/gitrepo"
 	"miren.dev/runtime/pkg/schema"
@@ -239,6 +237,10 @@ func (p *push) deploy(ctx context.Context, got *gitrepo.Push, out *printer) erro
 	if err != nil {
 		return err
 	}
+	opts, err := parseOptions(got.Options)
+	if err != nil {
+		return err
+	}
 	limits := source.DefaultLimits
 	tree, err := got.Checkout(ctx, commit, gitrepo.Limits{Files: limits.Files, Bytes: limits.Bytes})
 	if err != nil {
@@ -252,16 +254,23 @@ func (p *push) deploy(ctx context.Context, got *gitrepo.Push, out *printer) erro
 	for _, m := range tree.Submodules {
 		out.printf("warning: the submodule %s is not part of a push; its folder is empty", m)
 	}
-	preview, err := p.target(tree.Dir)
+	src, err := findSource(tree.Dir, p.req.App, opts.folder)
 	if err != nil {
 		return err
 	}
-	digest, err := p.keep(ctx, tree.Dir, out)
+	preview, err := opts.target(src.git, p.branch)
+	if err != nil {
+		return err
+	}
+	if src.folder != "" {
+		out.printf("uploads %s, which has the lock file of the workspace %s", src.name, src.folder)
+	}
+	digest, err := p.keep(ctx, src.dir, out)
 	if err != nil {
 		return err
 	}
 	d, err := p.s.Apps.DeploySource(ctx, p.req.Project, p.req.App, true, apps.DeployRequest{
-		Source: digest, Preview: preview, Message: text.Cut(tree.Subject, app.MaxMessage), RequestedBy: p.req.By,
+		Source: digest, Folder: src.folder, Canary: opts.canary, Preview: preview, Message: text.Cut(tree.Subject, app.MaxMessage), RequestedBy: p.req.By,
 		Git: &app.GitInfo{Commit: commit, Branch: p.branch},
 	})
 	if err != nil {
@@ -296,36 +305,6 @@ func (p *push) choose(got *gitrepo.Push) (string, error) {
 		return "", errs.New(errs.InvalidArgument, "the push has no branch").WithHint("push a branch: git push REMOTE main")
 	}
 	return commit, nil
-}
-
-// target returns the preview that the branch becomes; nil: it is deployed to the app's
-// hosts.
-func (p *push) target(dir string) (*app.PreviewRequest, error) {
-	root, err := os.OpenRoot(dir) // a link to a file of the server is not read
-	if err != nil {
-		return nil, errs.New(errs.Unavailable, "open the source: %w", err)
-	}
-	defer root.Close()
-	cfg, err := appconfig.Load(root.FS())
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case cfg.Git.Deploys(p.branch):
-		return nil, nil
-	case !cfg.Git.Previews:
-		err := errs.New(errs.FailedPrecondition, "pushes of the branch %s are not deployed", p.branch)
-		deploys := cfg.Git.Branch
-		if deploys == "" {
-			deploys = "main"
-		}
-		return nil, err.WithHint("deploy it all the same: git push REMOTE %s:%s; or write branch or previews in [git] of app.toml", p.branch, deploys)
-	}
-	req := &app.PreviewRequest{Name: previewName(p.branch), TTL: app.DefaultPreviewTTL}
-	if err := req.Validate(); err != nil {
-		return nil, errs.Wrap(err, "preview of the branch %s", p.branch)
-	}
-	return req, nil
 }
 
 // previewName returns the name of the preview of a branch.

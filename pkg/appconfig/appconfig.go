@@ -53,6 +53,7 @@
 //	[git]                            # what a git push to the server does
 //	branch = "main"                  # the branch whose pushes are deployed; else main or master
 //	previews = true                  # a push of another branch becomes a preview of its name; else it is refused
+//	folders = { shop = "apps/shop" } # of a monorepo: the folder of each app; only at the root
 //
 //	[addons]                         # made by the first deployment, as APP-db and APP-cache
 //	db = "postgres"                  # gives DATABASE_URL

@@ -32,6 +32,7 @@ var descriptions = map[string]string{
 
 	"git":          "What a git push to the server does.",
 	"git.branch":   "The branch whose pushes are deployed; default: main or master.",
+	"git.folders":  "Folders of the apps of a monorepo, by the name of the app: a push to the app deploys its folder. Only in the app.toml at the root.",
 	"git.previews": "Whether a push of another branch becomes a preview, named like the branch; default: it is refused.",
 
 	"addons":           "Databases and stores that the app uses, by name: the kind (postgres, valkey, mysql or s3), or a table. The first deployment makes them.",

@@ -185,7 +185,7 @@ func (r *Repo) command(ctx context.Context, env []string, args ...string) *exec.
 	// git's own configuration of the machine, of a user, and variables do not count.
 	settings := []string{
 		"core.hooksPath=" + r.repos.hooks(), "core.bigFileThreshold=32m", "core.fsmonitor=false", "core.untrackedCache=false", "gc.autoDetach=false", "maintenance.autoDetach=false",
-		"init.defaultBranch=main", "receive.fsckObjects=true", "receive.shallowUpdate=true", "receive.advertisePushOptions=false",
+		"init.defaultBranch=main", "receive.fsckObjects=true", "receive.shallowUpdate=true", "receive.advertisePushOptions=true",
 		fmt.Sprintf("receive.maxInputSize=%d", r.repos.cfg.MaxPack),
 		// Old tools wrote such commits and folders; git itself reads them.
 		"receive.fsck.zeroPaddedFilemode=warn", "receive.fsck.missingSpaceBeforeDate=warn", "receive.fsck.badTimezone=warn",

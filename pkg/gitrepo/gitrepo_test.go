@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,6 +140,35 @@ func TestPush(t *testing.T) {
 	if left := e.leftovers(); len(left) > 0 {
 		t.Errorf("pushes left %v", left)
 	}
+}
+
+// TestPushOptions: options reach the server as the client wrote them, and cannot pass for other words of the hook.
+func TestPushOptions(t *testing.T) {
+	e := newEnv(t, Config{})
+	e.accept = accepted
+	given := []string{"canary=10", "a b", "$(id) `id` \\n", "end", "accept", "quarantine /tmp", strings.Repeat("x", 1000)}
+	var args []string
+	for _, o := range given {
+		args = append(args, "--push-option", o)
+	}
+	e.push(false, "[new branch]", append(args, "main")...)
+	if !slices.Equal(e.last.Options, given) || len(e.last.Updates) != 1 {
+		t.Errorf("the push has the options %q and the updates %v, want %q", e.last.Options, e.last.Updates, given)
+	}
+	e.push(false, "[new branch]", "main:next")
+	if len(e.last.Options) > 0 {
+		t.Errorf("a push without options has %q", e.last.Options)
+	}
+	args = nil
+	for range maxOptions + 1 {
+		args = append(args, "-o", "x")
+	}
+	e.push(true, "remote: error: the push has more than 100 options", append(args, "main:many")...)
+	args = []string{"-o", strings.Repeat("x", maxLine)}
+	for range 2 * maxOptions {
+		args = append(args, "-o", strings.Repeat("y", 1000)) // more than a pipe holds
+	}
+	e.push(true, "remote: error: ", append(args, "main:long")...)
 }
 
 // TestKeptCommits: a client sends only what is new, also after its branch was

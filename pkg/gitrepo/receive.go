@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -17,7 +18,9 @@ import (
 const (
 	// maxRefs bounds the branches and tags of a push.
 	maxRefs = 1000
-	// maxLine bounds a line about one of them, in bytes.
+	// maxOptions bounds the options of a push.
+	maxOptions = 100
+	// maxLine bounds a line about a branch, a tag or an option, in bytes.
 	maxLine = 4 << 10
 )
 
@@ -33,6 +36,7 @@ func (u Update) Branch() (string, bool) { return strings.CutPrefix(u.Ref, "refs/
 // Push is a push that was received completely, and counts for nothing yet.
 type Push struct {
 	Updates []Update
+	Options []string // as `git push -o` gives them, in order
 
 	repo *Repo
 	env  []string // leads git to the objects in the quarantine
@@ -114,10 +118,15 @@ func (r *Repo) Receive(ctx context.Context, in io.Reader, out io.Writer, accept 
 	wg.Go(func() {
 		defer answer.Close() // without the word that accepts, the hook refuses
 		p, err := r.asked(question)
+		lines := &lines{to: answer}
+		if err != nil {
+			_, _ = fmt.Fprintf(lines, "error: %v\n", err) // the push is refused in any case
+			_ = answer.Close()
+			_, _ = io.Copy(io.Discard, question) // so that the hook comes to read the answer
+		}
 		if err != nil || p == nil {
 			return
 		}
-		lines := &lines{to: answer}
 		err = accept(ctx, p, lines)
 		if ferr := lines.flush(); err != nil || ferr != nil {
 			return
@@ -140,13 +149,20 @@ func (r *Repo) Receive(ctx context.Context, in io.Reader, out io.Writer, accept 
 
 // asked reads the question of the hook; nil if it was not run.
 func (r *Repo) asked(question io.Reader) (*Push, error) {
-	s := bufio.NewScanner(io.LimitReader(question, maxRefs*maxLine))
+	s := bufio.NewScanner(io.LimitReader(question, (maxRefs+maxOptions)*maxLine))
 	s.Buffer(nil, maxLine)
 	p := &Push{repo: r}
 	for s.Scan() {
 		line := s.Text()
 		if dir, ok := strings.CutPrefix(line, "quarantine "); ok {
 			p.env = []string{"GIT_OBJECT_DIRECTORY=" + cmp.Or(dir, r.dir+"/objects"), "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + r.dir + "/objects"}
+			continue
+		}
+		if option, ok := strings.CutPrefix(line, "option "); ok {
+			if len(p.Options) >= maxOptions {
+				return nil, errs.New(errs.InvalidArgument, "the push has more than %d options", maxOptions)
+			}
+			p.Options = append(p.Options, option)
 			continue
 		}
 		if line == "end" {

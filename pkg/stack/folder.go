@@ -35,9 +35,40 @@ func Load(fsys fs.FS, folder string) (*appconfig.Config, error) {
 	return cfg, nil
 }
 
-// NeedsRoot says whether a folder could be a workspace whose lock file is in a folder above it: it has a package.json,
+// MaxAbove bounds how far above a workspace its lock file is looked for, in folders.
+const MaxAbove = 6
+
+// FindRoot returns the folder of a tree that is uploaded for the app in another folder of it: that folder itself, or for a
+// workspace without a lock file the nearest one above that has it. Paths have slashes, and "." is the tree.
+func FindRoot(tree fs.FS, folder string) string {
+	sub, err := fs.Sub(tree, folder)
+	if err != nil || !needsRoot(sub) {
+		return folder
+	}
+	above := folder
+	for range MaxAbove {
+		if above == "." {
+			break
+		}
+		above = path.Dir(above)
+		if sub, err = fs.Sub(tree, above); err == nil && hasWorkspace(sub, Below(above, folder)) {
+			return above
+		}
+	}
+	return folder
+}
+
+// Below returns the path of a folder from one above it, both of a tree.
+func Below(above, folder string) string {
+	if above == "." {
+		return folder
+	}
+	return strings.TrimPrefix(folder, above+"/")
+}
+
+// needsRoot says whether a folder could be a workspace whose lock file is in a folder above it: it has a package.json,
 // and nothing says how it is built by itself.
-func NeedsRoot(fsys fs.FS) bool {
+func needsRoot(fsys fs.FS) bool {
 	s := &source{FS: fsys}
 	if !s.has("package.json") || s.has("Dockerfile") {
 		return false
@@ -46,8 +77,8 @@ func NeedsRoot(fsys fs.FS) bool {
 	return err == nil && cfg.Build.Dockerfile == "" && cfg.Build.Package == "" && (cfg.Build.Stack == "" || cfg.Build.Stack == "node") && s.lockFile() == ""
 }
 
-// HasWorkspace says whether a source has a lock file and names a folder among its workspaces.
-func HasWorkspace(fsys fs.FS, folder string) bool {
+// hasWorkspace says whether a source has a lock file and names a folder among its workspaces.
+func hasWorkspace(fsys fs.FS, folder string) bool {
 	s := &source{FS: fsys, cfg: &appconfig.Config{}}
 	if s.lockFile() == "" || !s.has("package.json") {
 		return false

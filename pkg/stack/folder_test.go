@@ -40,14 +40,21 @@ func TestWorkspaceIsBuiltFromTheFolderWithTheLockFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := NeedsRoot(sub); got != want.needs {
+		if got := needsRoot(sub); got != want.needs {
 			t.Errorf("%s needs a lock file from above: %v", dir, got)
 		}
-		if got := HasWorkspace(fsys, dir); got != want.is {
+		if got := hasWorkspace(fsys, dir); got != want.is {
 			t.Errorf("%s is a workspace: %v", dir, got)
 		}
+		root := dir
+		if want.needs && want.is {
+			root = "."
+		}
+		if got := FindRoot(fsys, dir); got != root {
+			t.Errorf("%s is uploaded from %q, want %q", dir, got, root)
+		}
 	}
-	if NeedsRoot(fsys) {
+	if needsRoot(fsys) {
 		t.Error("the source with the lock file needs none from above")
 	}
 	cfg, err := Load(fsys, "apps/web")

@@ -231,7 +231,7 @@ func build(ctx context.Context, name string, b *TemplateBuild, isNew bool, wait 
 		return nil, err // before its files are uploaded
 	}
 	var err error
-	if req.Source, err = uploadFiles(ctx, b); err != nil {
+	if req.Source, err = uploadFiles(ctx, b.Dockerfile, b.Files); err != nil {
 		return nil, err
 	}
 	resp, err := templates(ctx).Build(ctx, req)
@@ -258,15 +258,15 @@ func build(ctx context.Context, name string, b *TemplateBuild, isNew bool, wait 
 	return &builtVersion{Prefix + "/templates/" + name, view.version(view.selected)}, nil
 }
 
-// uploadFiles uploads the files of a build and returns the digest of the source
-// that they are; "" without files.
-func uploadFiles(ctx context.Context, b *TemplateBuild) (string, error) {
+// uploadFiles uploads files, and a Dockerfile if its text is not empty, and returns the
+// digest of the source that they are; "" without files.
+func uploadFiles(ctx context.Context, dockerfile string, given []InputFile) (string, error) {
 	var files []source.Content
-	for _, f := range b.Files {
+	for _, f := range given {
 		files = append(files, source.Content{Path: f.Path, Data: f.Data, Executable: f.Executable})
 	}
-	if b.Dockerfile != "" {
-		files = append(files, source.Content{Path: dockerfileName, Data: []byte(b.Dockerfile)})
+	if dockerfile != "" {
+		files = append(files, source.Content{Path: dockerfileName, Data: []byte(dockerfile)})
 	}
 	if len(files) == 0 {
 		return "", nil

@@ -87,6 +87,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerMetrics(a)
 	registerAppLogs(a)
 	registerDeployments(a)
+	registerAppPreviews(a)
 	registerAddons(a)
 	registerEntities(a)
 	registerNodes(a)

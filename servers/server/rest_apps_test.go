@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,9 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/rest"
@@ -98,6 +101,92 @@ func TestAppsOverREST(t *testing.T) {
 	}
 	if got := e.must(http.MethodGet, "/nodes/summary", key, "", http.StatusOK); got["nodes"] != 2.0 || got["ready"] != 0.0 {
 		t.Errorf("%v", got)
+	}
+}
+
+// TestAppPreviewsOverREST: they are made of files and of images, listed, promoted and deleted by the rules of the CLI.
+func TestAppPreviewsOverREST(t *testing.T) {
+	e := newRestEnv(t)
+	own := e.newTenant("own")
+	ctx, store, key, viewer := t.Context(), e.c.store, e.key("own", "deployer"), e.key("own", "viewer")
+	previews := "/apps/" + own.app.Name + "/previews"
+	if got := e.must(http.MethodGet, previews, viewer, "", http.StatusOK); len(got["previews"].([]any)) != 0 {
+		t.Errorf("%v", got)
+	}
+	for body, want := range map[string]int{
+		`{}`: http.StatusBadRequest, `{"image": "a b"}`: http.StatusUnprocessableEntity, `{"image": "a", "ttl_seconds": 1}`: http.StatusUnprocessableEntity,
+		`{"image": "a", "dockerfile": "FROM b"}`: http.StatusBadRequest, `{"image": "a", "stack": "go"}`: http.StatusBadRequest,
+		`{"dockerfile": "FROM a", "stack": "none"}`: http.StatusBadRequest, `{"dockerfile": "FROM a", "files": [{"path": "../a", "data": "YQ=="}]}`: http.StatusBadRequest,
+	} {
+		e.must(http.MethodPut, previews+"/try", key, body, want)
+	}
+	e.must(http.MethodPut, previews+"/Try", key, `{"image": "a"}`, http.StatusUnprocessableEntity)
+
+	// A deployment of files. It holds the app until its end.
+	got := e.must(http.MethodPut, previews+"/try", key, `{"files": [{"path": "index.html", "data": "b25l"}], "ttl_seconds": 3600, "host": "try.example", "message": "look"}`, http.StatusAccepted)
+	if got["preview"] != "try" || got["kind"] != "deploy" || got["app"] != own.app.Name || got["message"] != "look" {
+		t.Errorf("the deployment is %v", got)
+	}
+	d, err := entity.Get[app.Deployment](ctx, store, id.Deployment(got["id"].(string)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := d.Spec.Preview; p == nil || *p != (app.PreviewRequest{Name: "try", Host: "try.example", TTL: time.Hour}) {
+		t.Errorf("its preview is %+v", p)
+	}
+	e.must(http.MethodPut, previews+"/other", key, `{"image": "a"}`, http.StatusConflict)
+	e.must(http.MethodDelete, previews+"/try", key, "", http.StatusConflict)
+	release := func() {
+		t.Helper()
+		l, err := apps.LeaseOf(ctx, store, own.app.GetID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Revoke(ctx, l.Lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release()
+
+	// As its controller leaves it.
+	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	d.Status.Phase, d.Status.Version, d.Status.URL = app.DeploymentPhaseSucceeded, own.version.GetID(), "http://try.example/"
+	if err := entity.UpdateStatus(ctx, store, d); err != nil {
+		t.Fatal(err)
+	}
+	if err := entity.Retry(ctx, func() error {
+		a, err := entity.Get[app.App](ctx, store, own.app.GetID())
+		if err != nil {
+			return err
+		}
+		a.Status.SetPreview(app.TrafficShare{Version: own.version.GetID(), Host: "try.example", Preview: "try", ExpiresAt: &expires})
+		return entity.UpdateStatus(ctx, store, a)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"name": "try", "app": own.app.Name, "version": float64(own.version.Spec.Number), "host": "try.example", "url": "http://try.example/", "expires_at": expires.Format(time.RFC3339),
+	}
+	if list := e.must(http.MethodGet, previews, viewer, "", http.StatusOK)["previews"].([]any); len(list) != 1 || !reflect.DeepEqual(list[0], want) {
+		t.Errorf("previews %v, want %v", list, want)
+	}
+
+	e.must(http.MethodPost, previews+"/none/promote", key, `{}`, http.StatusNotFound)
+	got = e.must(http.MethodPost, previews+"/try/promote", key, `{"message": "good"}`, http.StatusAccepted)
+	if got["kind"] != "promote" || got["message"] != "good" {
+		t.Errorf("the deployment is %v", got)
+	}
+	e.must(http.MethodPost, previews+"/try/promote", key, `{}`, http.StatusConflict)
+	release()
+	e.must(http.MethodDelete, previews+"/try", key, "", http.StatusNoContent)
+	e.must(http.MethodDelete, previews+"/try", key, "", http.StatusNotFound)
+	if got := e.must(http.MethodGet, previews, viewer, "", http.StatusOK); len(got["previews"].([]any)) != 0 {
+		t.Errorf("%v", got)
+	}
+
+	// As with r deploy, the first deployment makes the app.
+	if got := e.must(http.MethodPut, "/apps/fresh/previews/try", key, `{"image": "runtime/sandbox:base"}`, http.StatusAccepted); got["app"] != "fresh" || got["preview"] != "try" {
+		t.Errorf("the deployment is %v", got)
 	}
 }
 

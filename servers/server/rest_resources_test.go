@@ -38,7 +38,7 @@ func init() {
 		"POST /webhooks", "GET /webhooks", "GET /webhooks/{name}", "PATCH /webhooks/{name}", "DELETE /webhooks/{name}", "POST /webhooks/{name}/rotate-secret",
 		"POST /webhooks/{name}/test", "GET /webhooks/{name}/deliveries", "POST /webhooks/{name}/replay",
 		"POST /keys", "GET /keys", "GET /keys/{name}", "DELETE /keys/{name}", "GET /audit", "GET /events", "GET /events/stream", "GET /policy", "GET /policy/report",
-		"GET /apps", "GET /deployments", "GET /kinds", "GET /entities", "GET /nodes/summary",
+		"GET /apps", "PUT /apps/{app}/previews/{preview}", "GET /deployments", "GET /kinds", "GET /entities", "GET /nodes/summary",
 	)
 	maps.Copy(restBodies, map[string]string{
 		"POST /keys": `{"name": "none"}`,
@@ -46,6 +46,9 @@ func init() {
 		"POST /addons":                   `{"name": "none", "engine": "valkey"}`,
 		"PUT /addons/{addon}/apps/{app}": `{}`,
 		"POST /addons/{addon}/backups":   `{}`,
+
+		"PUT /apps/{app}/previews/{preview}":          `{"dockerfile": "FROM a", "stack": "none"}`, // refused, or else it makes the app
+		"POST /apps/{app}/previews/{preview}/promote": `{}`,
 
 		"POST /webhooks":               `{"name": "none", "url": "https://example.com"}`,
 		"PATCH /webhooks/{name}":       `{"disabled": true}`,

@@ -148,7 +148,7 @@ func TestEveryRESTOperationNeedsItsProject(t *testing.T) {
 	for _, name := range ops {
 		method, path, _ := strings.Cut(name, " ")
 		for _, id := range idsIn(path, own, x) {
-			url := strings.NewReplacer("{id}", id, "{app}", own.app.Name, "{addon}", own.app.Name, "{kind}", sandbox.KindSandbox).Replace(path)
+			url := strings.NewReplacer("{id}", id, "{app}", own.app.Name, "{addon}", own.app.Name, "{preview}", "try", "{kind}", sandbox.KindSandbox).Replace(path)
 			url = rest.Prefix + pathParameters.ReplaceAllString(url, "1")
 			if strings.Contains(path, "/files") {
 				url += "?path=a"

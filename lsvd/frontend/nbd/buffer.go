@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// buffer is memory for the data of a request, of a pool by size. The sizes are
-// powers of two from a page up, so that it begins at a page.
+// buffer holds the data of one request. It comes from a pool of its size class.
+// Size classes are powers of two from one page up, so every buffer begins at a page.
 type buffer struct {
 	b     []byte // as long as was asked for
 	class int
@@ -29,7 +29,7 @@ func newBuffer(n int) *buffer {
 	return x
 }
 
-// free gives the memory back; it must not be used any more. b may be nil.
+// free returns the memory to its pool; the caller does not use it afterwards. b may be nil.
 func (b *buffer) free() {
 	if b != nil {
 		pools[b.class].Put(b)

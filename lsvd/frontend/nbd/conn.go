@@ -62,7 +62,7 @@ type socket struct {
 	released bool
 }
 
-// takeSocket takes the socket out of c, which it closes.
+// takeSocket takes the socket out of c and closes c.
 func takeSocket(c syscall.Conn) (*socket, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -77,7 +77,7 @@ func takeSocket(c syscall.Conn) (*socket, error) {
 		return nil, errs.Wrap(dupErr, "take socket")
 	}
 	if closer, ok := c.(io.Closer); ok {
-		closer.Close() // takes it from the poller; the connection stays
+		closer.Close() // removes the descriptor from the poller; the connection stays open
 	}
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
@@ -140,7 +140,7 @@ func (s *socket) Close() error {
 	return unix.Shutdown(s.fd, unix.SHUT_RDWR)
 }
 
-// release gives the descriptor back; it must not be read or written any more.
+// release closes the descriptor; the caller does not read or write afterwards.
 func (s *socket) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// readBuffer is what a connection reads at once: many small writes.
+	// readBuffer is the size of a connection's read buffer in bytes: it holds many small writes.
 	readBuffer = 256 << 10
 	// directPayload is the size from which data skips the buffer.
 	directPayload = 32 << 10
-	// workers is how many goroutines a connection has: as many requests are
-	// carried out at a time, besides those that are queued.
+	// workers is the number of goroutines of a connection. Each carries out one
+	// request at a time; queued requests come on top.
 	workers = 32
 )
 
@@ -27,22 +27,22 @@ const (
 type link struct {
 	x      *session
 	c      stream
-	in     io.Reader // c, and before it what had come early
+	in     io.Reader // the early bytes of the client, then c
 	budget *budget
 	out    *replies
 	all    sync.WaitGroup
-	disk   lsvd.Queuer // nil if the disk is none
-	reader lsvd.Reader // the same
+	disk   lsvd.Queuer // nil: the disk cannot queue writes
+	reader lsvd.Reader // nil: the disk cannot queue reads
 
 	reading sync.Mutex    // held by the worker that reads requests, for all below
 	r       *bufio.Reader // of in
 	pending pending
 	ended   bool
-	err     error // once ended
+	err     error // set when the connection has ended
 }
 
-// transmit answers requests until the client disconnects. early is what the
-// client sent without waiting for the end of the handshake.
+// transmit answers requests until the client disconnects. early has the bytes that the
+// client sent before the handshake had ended.
 func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
 	l := &link{x: x, c: c, in: c, budget: newBudget()}
 	if len(early) > 0 {
@@ -59,7 +59,7 @@ func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
 	return l.err
 }
 
-// work reads requests and carries them out, until there are no more.
+// work reads requests and carries them out until the connection ends.
 func (l *link) work(ctx context.Context) {
 	for more := true; more; {
 		l.reading.Lock()
@@ -68,7 +68,7 @@ func (l *link) work(ctx context.Context) {
 		b := l.pending
 		l.pending = pending{}
 		l.reading.Unlock()
-		if b.writes && b.reads != nil { // none waits for the others
+		if b.writes && b.reads != nil { // no request waits for the others
 			writes := pending{writes: true}
 			l.all.Go(func() { l.carryOut(ctx, writes) })
 			b.writes = false
@@ -87,14 +87,14 @@ func (l *link) work(ctx context.Context) {
 }
 
 // read reads requests and queues them, until one cannot be queued, which it
-// returns, or the queued requests must begin. It reports false when there are no more.
+// returns, or the queued requests must begin. It reports false when the connection has ended.
 // The caller holds reading.
 func (l *link) read() (*request, bool) {
 	for !l.ended {
 		q, alone, err := l.next()
 		if q == nil {
 			if err != nil {
-				l.c.Close() // no client may wait for replies to what was not understood
+				l.c.Close() // a request that the server did not understand gets no reply, so no client may wait for one
 			}
 			l.ended, l.err = true, err
 			break
@@ -110,13 +110,13 @@ func (l *link) read() (*request, bool) {
 	return nil, false
 }
 
-// next reads a request; nil without an error is the end. It waits while too
-// many are not answered.
+// next reads a request; nil without an error is the end of the connection. It waits
+// while the connection has too many unanswered requests.
 func (l *link) next() (q *request, alone bool, err error) {
 	h, err := l.r.Peek(requestSize)
 	if err != nil {
 		if errors.Is(err, io.EOF) && len(h) == 0 {
-			return nil, false, nil // without good-bye, between requests
+			return nil, false, nil // the client hung up between two requests
 		}
 		return nil, false, errs.Wrap(err, "read request")
 	}
@@ -140,8 +140,8 @@ func (l *link) next() (q *request, alone bool, err error) {
 	return q, alone, nil
 }
 
-// payload fills p: what is not in the buffer yet and is large does not go
-// through it.
+// payload fills p from the read buffer. It reads the bytes that the buffer lacks straight
+// into p if they are many.
 func (l *link) payload(p []byte) error {
 	if n := min(l.r.Buffered(), len(p)); len(p)-n >= directPayload {
 		if _, err := io.ReadFull(l.r, p[:n]); err != nil {

@@ -6,22 +6,21 @@ import (
 	"miren.dev/runtime/lsvd"
 )
 
-// A worker queues the writes that have come together. They are carried out as
-// one, by the worker or by the committer that is writing at that time, as soon as
-// no further whole request is there. Small reads that are not alone are made
-// together, and those that end together are answered with one call.
+// A worker queues the writes that the client has sent together. The worker, or the
+// committer that is writing at that time, carries them out as one record as soon as the
+// connection has no further whole request. The disk reads small requests that came
+// together in one batch, and one call sends the replies that are ready together.
 
 const (
-	// maxQueued bounds how many requests a worker queues before it has them
-	// carried out.
+	// maxQueued is the number of queued requests at which a worker commits them.
 	maxQueued = 64
-	// smallRead is how much a read may ask for to be queued: another worker
-	// would cost more than to copy it.
+	// smallRead is the largest read that is queued, in bytes: below it a wake-up of
+	// another worker costs more than the copy.
 	smallRead = 16 << 10
 )
 
-// queue has the disk carry out the write q with others, and reports false if
-// it cannot be so.
+// queue adds the write q to the queued ones. It reports false if the disk cannot
+// carry q out with others.
 func (l *link) queue(q *request) bool {
 	if l.disk == nil || q.typ != cmdWrite || q.flags != 0 || l.x.check(q) != nil {
 		return false
@@ -36,8 +35,8 @@ func (l *link) queue(q *request) bool {
 	return true
 }
 
-// queueRead keeps the read q to be made with others, and reports false if it
-// cannot be so.
+// queueRead adds the read q to the queued ones. It reports false if the disk cannot
+// read q with others.
 func (l *link) queueRead(q *request) bool {
 	if l.reader == nil || q.typ != cmdRead || q.n == 0 || q.n > smallRead || l.x.check(q) != nil {
 		return false
@@ -66,8 +65,8 @@ func (l *link) carryOut(ctx context.Context, b pending) {
 	}
 }
 
-// ready reports whether a whole request can be read without waiting, for it or
-// for room: what is under way may wait for what is queued.
+// ready reports whether the worker can read a whole request without waiting for the
+// client or for the budget. It must not wait: requests under way may wait for queued ones.
 func (l *link) ready() bool {
 	n := l.r.Buffered()
 	if n < requestSize {
@@ -81,8 +80,8 @@ func (l *link) ready() bool {
 	return q.typ != cmdWrite || n >= requestSize+int(q.n)
 }
 
-// Done answers a request that was queued; the answer is sent when all of those
-// that ended with it have theirs.
+// Done answers a queued request. BatchDone sends the reply with those of all requests
+// that ended together.
 func (q *request) Done(err error, _ bool) {
 	var head [64]byte
 	l := q.link

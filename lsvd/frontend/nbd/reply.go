@@ -49,7 +49,7 @@ func (w *replies) add(q *request, head []byte, data *buffer) {
 	w.send()
 }
 
-// put is add without sending, which the next send does.
+// put is add without sending; the next send writes the reply.
 func (w *replies) put(q *request, head []byte, data *buffer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,23 +68,23 @@ func (w *replies) put(q *request, head []byte, data *buffer) {
 	}
 }
 
-// send writes what was put, unless another goroutine does.
+// send writes the replies that put has added, unless another goroutine is writing.
 func (w *replies) send() {
 	if w.claim() {
 		w.flush()
 	}
 }
 
-// sendBy is send for a caller that must not wait: flush is called by what start
-// starts.
+// sendBy is send for a caller that must not wait: start has another goroutine call
+// flush.
 func (w *replies) sendBy(start func(flush func())) {
 	if w.claim() {
 		start(w.flush)
 	}
 }
 
-// claim makes the caller the writer if there is something to write and no goroutine
-// else is; flush must follow.
+// claim makes the caller the writer if replies wait and no other goroutine is the
+// writer. The caller then calls flush.
 func (w *replies) claim() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +95,7 @@ func (w *replies) claim() bool {
 	return true
 }
 
-// flush writes all there is.
+// flush writes replies until none waits.
 func (w *replies) flush() {
 	w.mu.Lock()
 	for w.next.count > 0 {
@@ -162,7 +162,7 @@ func appendChunk(b []byte, q *request, typ uint16, n int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(n))
 }
 
-// budget bounds the requests of a connection that are not yet answered.
+// budget bounds the unanswered requests of a connection.
 type budget struct {
 	mu       sync.Mutex
 	freed    sync.Cond
@@ -176,8 +176,8 @@ func newBudget() *budget {
 	return b
 }
 
-// take waits for room for a request with so many bytes of data. There always
-// comes room: what took it gives it back when its reply is written or cannot be.
+// take waits until the budget has room for a request with so many bytes of data. The wait
+// ends: every request returns its share once its reply is written or has failed.
 func (b *budget) take(bytes int64) (alone bool) {
 	b.mu.Lock()
 	for b.full(bytes) {

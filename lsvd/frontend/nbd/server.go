@@ -4,15 +4,15 @@
 // with TLS, on TCP.
 //
 // A connection has 32 workers, which take turns to read a request and carry it
-// out: at most 128 requests and 64 MiB at a time, with those that are queued.
+// out: at most 128 requests and 64 MiB at a time, queued requests included.
 // Replies come in any order, many with one call. A failed request
 // is answered with an error, never dropped: a client that waits for a reply
 // gets one or loses the connection. Without TLS each connection holds a thread
 // that waits in the kernel; a process that serves disks wants GOMAXPROCS of 8
 // even where there are fewer cores.
 //
-// Small writes that come together are carried out together, if the disk can
-// ([lsvd.Queuer]).
+// A disk that can queue ([lsvd.Queuer]) carries out small writes that came together
+// as one record.
 //
 // Lock order: budget and replies each have a lock of their own, and neither is
 // held while the other's is taken.
@@ -70,7 +70,7 @@ func (s *Server) Add(e Export) error {
 	return nil
 }
 
-// Remove takes an export away from new connections; those that have it keep it.
+// Remove hides an export from new connections. Open connections keep it.
 func (s *Server) Remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

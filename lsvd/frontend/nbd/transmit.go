@@ -87,11 +87,11 @@ func (x *session) failure(h []byte, q *request, code uint32) []byte {
 }
 
 // flagsOf are the flags that a command may have; FUA is allowed on all, so 0
-// is a command that there is not.
+// stands for an unknown command.
 var flagsOf = [...]uint16{cmdRead: cmdFlagFUA | cmdFlagDF, cmdWrite: cmdFlagFUA, cmdFlush: cmdFlagFUA, cmdTrim: cmdFlagFUA,
 	cmdWriteZeroes: cmdFlagFUA | cmdFlagNoHole, cmdBlockStatus: cmdFlagFUA | cmdFlagReqOne}
 
-// check refuses what cannot be done.
+// check refuses a request that the disk cannot carry out.
 func (x *session) check(q *request) error {
 	if int(q.typ) >= len(flagsOf) || flagsOf[q.typ] == 0 || q.flags&^flagsOf[q.typ] != 0 {
 		return errs.New(errs.InvalidArgument, "command %d with flags %#x", q.typ, q.flags)
@@ -161,7 +161,7 @@ func (x *session) blockStatus(off, n int64, one bool) ([]byte, error) {
 	return b, err
 }
 
-// askHole is the size from which a read asks first whether there is anything:
+// askHole is the size, in bytes, from which a read first asks the map for holes:
 // sending zeros costs more than the question.
 const askHole = 64 << 10
 

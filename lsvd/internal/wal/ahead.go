@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// aheadFiles is how many files are kept ready to be written, so that
-	// no append waits for one to be made.
+	// aheadFiles is the number of empty files that Ahead keeps ready, so that
+	// no append waits for a new file.
 	aheadFiles = 2
-	// writeback begins when so much was written: later flushes find little.
+	// writeback begins at this many appended bytes: later flushes then have little to write.
 	writeback = 2 << 20
-	// lagFiles is how many files may be filled and not durable, the one being
-	// written included, before the oldest is synced though nobody asked: a log
-	// is opened without a look at all blocks up to what it promises.
+	// lagFiles is the number of files, the current one included, that may be
+	// written and not durable. Beyond it Advance syncs the oldest without a caller
+	// of Sync: Open then checks fewer blocks, since it trusts what the log promises.
 	lagFiles = 2
 )
 
-// Ahead makes files before they are needed and removes those that are not,
-// begins to write to the disk what was appended, and syncs files that were
-// filled a while ago, until ctx ends. Without it, Append does the first.
+// Ahead runs until ctx ends. It makes files before Append needs them, removes free
+// files that were not needed, begins the writeback of appended data, and syncs older
+// files. Without Ahead, Append makes the files itself.
 func (l *Log) Ahead(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { l.keepUp(ctx) })
@@ -60,12 +60,12 @@ func (l *Log) Ahead(ctx context.Context) {
 			continue
 		}
 		if err := l.Fill(); err != nil && !errs.Is(err, errs.ResourceExhausted) {
-			return // Append meets the same and says so
+			return // Append meets the same error and returns it
 		}
 	}
 }
 
-// keepUp advances what is durable when files were filled, until ctx ends.
+// keepUp calls Advance whenever a file has been filled, until ctx ends.
 func (l *Log) keepUp(ctx context.Context) {
 	for {
 		select {
@@ -76,7 +76,7 @@ func (l *Log) keepUp(ctx context.Context) {
 		for more := true; more && ctx.Err() == nil; {
 			var err error
 			if more, err = l.Advance(); err != nil {
-				return // Append says so
+				return // Append returns the error
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func (l *Log) Fill() error {
 		f, err := l.make(name)
 		l.mu.Lock()
 		if err != nil {
-			delete(l.used, name) // the next attempt goes on with what was made of it
+			delete(l.used, name) // the next attempt completes the partial file
 			l.mu.Unlock()
 			return noRoom(err)
 		}
@@ -159,8 +159,8 @@ func (l *Log) make(n string) (*File, error) {
 // zeros are aligned, being large.
 var zeros = make([]byte, 1<<20)
 
-// prewrite fills a file with zeros, past the page cache, which has no use for
-// them.
+// prewrite fills a file with zeros. The writes bypass the page cache, since no caller
+// reads the zeros.
 func prewrite(f vfs.File, size int64) error {
 	for off := int64(0); off < size; off += int64(len(zeros)) {
 		if err := f.WriteDirect([][]byte{zeros[:min(int64(len(zeros)), size-off)]}, off); err != nil {

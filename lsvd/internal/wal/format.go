@@ -21,8 +21,8 @@
 //	                        zeros to a multiple of 512, then the data
 //
 // A record is valid in a file when its CRCs hold and volume, epoch and
-// generation are those of the file's header: what an earlier use of the file
-// left behind never is. Each extent has the next sequence number; a scan takes
+// generation are those of the file's header. Records of an earlier use of the file
+// are never valid. Each extent has the next sequence number; a scan takes
 // records while the numbers continue without a gap.
 //
 // Unsynced says how many of the numbers before the record's first were not
@@ -47,9 +47,10 @@
 //
 // What is promised cannot be torn, so a file that is promised as a whole is
 // replayed from its index, and its blocks are checked when they are read; all
-// others are read whole, with or without an index. Who finds a damaged block
-// makes the index void. So that little is not promised, full files are synced
-// even if nobody asks. A file without an index that holds is as good as one.
+// others are read whole, with or without an index. A reader that finds a damaged
+// block makes the index void. The log syncs full files without a caller of Sync, so
+// that few records are not promised. A file without a valid index loses nothing: it
+// is read whole.
 //
 // An epoch's files say in prev what they continue: all records of prev epoch
 // up to prev seq, and no others, come before them.

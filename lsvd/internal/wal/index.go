@@ -16,7 +16,7 @@ const (
 	indexGuess = 64 << 10
 )
 
-// indexSize is what a record adds to the index of its file.
+// indexSize is the size, in bytes, of the entry of a record in the index of its file.
 func indexSize(extents []Extent) (n int) {
 	for i := range extents {
 		n += extentSize + 4*len(extents[i].CRCs)
@@ -41,7 +41,7 @@ func (x *indexer) add(seq, synced uint64, n int, body []byte) {
 	x.synced = max(x.synced, synced)
 }
 
-// room is what the index takes in the file after n more bytes.
+// room is the size of the index in the file, in bytes, after n more bytes.
 func (x *indexer) room(n int) int64 { return int64(len(x.w.B) + n + indexTrailer) }
 
 // finish returns the index of a file whose records end at end with the
@@ -179,9 +179,9 @@ func (f *File) seal(index []byte, size int64) error {
 	return nil
 }
 
-// distrust withdraws the index of a file in which a damaged block was found, so
-// that the next to open it looks at all of it. It is of use only as long as the
-// file is: what fails is left.
+// distrust makes the index of a file void after a read of a damaged block, so that
+// the next Open checks every block of the file. It ignores errors: the damage
+// matters only as long as the file is in use.
 func (f *File) distrust() {
 	f.hurt.Store(true)
 	if size, err := f.f.Size(); err == nil && f.indexed.Load() && size >= headerSize+indexTrailer {

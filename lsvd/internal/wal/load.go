@@ -14,8 +14,8 @@ type Loaded struct {
 	bufs  []*[]byte
 }
 
-// loadPiece is how much is read at once. A buffer has room for the rest of the
-// pages at the ends.
+// loadPiece is the size of one read, in bytes. A buffer also has room for the rest of
+// the pages at both ends.
 const loadPiece = 1 << 20
 
 var loadBufs = sync.Pool{New: func() any {
@@ -24,8 +24,8 @@ var loadBufs = sync.Pool{New: func() any {
 	return &b
 }}
 
-// Load reads the data of chunks, which have consecutive sequence numbers. What
-// cannot be read it leaves out.
+// Load reads the data of chunks with consecutive sequence numbers. It leaves out
+// chunks that it cannot read.
 func Load(chunks []Chunk) *Loaded {
 	l := &Loaded{data: make([][]byte, len(chunks))}
 	if len(chunks) > 0 {
@@ -85,7 +85,7 @@ func (l *Loaded) Read(c *Chunk, p []byte, first uint64) error {
 	return c.Read(p, first)
 }
 
-// Free gives the memory back.
+// Free returns the memory to its pool.
 func (l *Loaded) Free() {
 	for _, b := range l.bufs {
 		loadBufs.Put(b)

@@ -34,7 +34,7 @@ type Config struct {
 	PrevEpoch uint64
 	PrevSeq   uint64 // the log continues after this sequence number
 	FileSize  int64
-	Space     *Space // that its files are part of; nil: they are not bounded
+	Space     *Space // bounds the files of several logs; nil: no bound
 }
 
 // Log writes the log of one epoch. Append is for one caller at a time; Sync,
@@ -67,7 +67,7 @@ type Log struct {
 	failed  error
 	asked   rhythm
 	syncing uint64        // the sync under way makes durable up to this; 0: none is
-	joined  []func(error) // are told when it ends; read by who holds sync
+	joined  []func(error) // called when it ends; read by the holder of sync
 
 	leastFree int // the fewest free files since trimUnneeded was called last
 
@@ -232,9 +232,9 @@ func (l *Log) unused() string {
 	}
 }
 
-// create makes a file for one who waits for it: it has its size, but its
-// blocks are written for the first time when they are used, and its name
-// becomes durable with the next sync. The caller holds mu or is alone.
+// create makes a file for an append that waits. The file has its size, but no block
+// of it is written yet, and its name becomes durable with the next sync. The caller
+// holds mu or is alone.
 func (l *Log) create() (*File, error) {
 	// A log that was left with full files only needs one to be opened.
 	if err := l.share.take(l.cfg.FileSize, l.cur == nil && len(l.free) == 0); err != nil {
@@ -347,14 +347,14 @@ func (l *Log) fail(err error) error {
 	return l.failed
 }
 
-// Release recycles the files whose content up to seq is in the store. Nobody
-// may read chunks up to seq any more.
+// Release recycles the files whose content up to seq is in the store. No caller
+// may read chunks up to seq afterwards.
 func (l *Log) Release(seq uint64) {
 	l.mu.Lock()
 	now, stuck := l.seq, len(l.full) > 0 && l.full[0].last <= seq && !l.cur.durable
 	l.mu.Unlock()
 	if stuck {
-		l.SyncTo(now) // if it fails the log has failed, which Append says
+		l.SyncTo(now) // on an error the log has failed, and Append returns it
 	}
 	l.sync.Lock() // so that no file is synced for its old content
 	defer l.sync.Unlock()

@@ -39,9 +39,8 @@ func (l *Log) write(start, n int64) error {
 	return err
 }
 
-// Begin begins to write to the disk what was appended, if a sync may follow: it
-// finds that under way. It is for the caller of Append, once those who wait for
-// the record were told.
+// Begin begins the writeback of appended data if a sync may follow: the sync then finds
+// it under way. The caller of Append calls Begin after it has told the waiting writers.
 func (l *Log) Begin() {
 	if l.early > 0 {
 		l.cur.f.Writeback(l.earlyAt, l.early)

@@ -16,10 +16,9 @@ const minFiles = 3
 var trimInterval = 30 * time.Second
 
 // Space is a budget of bytes that the files of several logs share. A log has
-// the room of minFiles for itself, so that none starves; the rest is for those
-// that ask first. So the budget is exceeded if the logs are so many that these
-// minima need more. A log takes from it before it makes a file, and gives back
-// what it removes.
+// the room of minFiles for itself, so that none starves. The logs that ask first get
+// the rest. Many logs can exceed the budget by these minima. A log takes its bytes
+// before it makes a file, and returns them when it removes one.
 type Space struct {
 	limit int64 // bytes
 
@@ -73,9 +72,9 @@ func (x *share) leave() {
 	delete(x.space.shares, x)
 }
 
-// take takes n bytes. If the budget is used up it returns ResourceExhausted,
-// and has the other logs give back what they do not need. A forced one is never
-// refused.
+// take adds n bytes to the share. If the budget is used up, take returns
+// ResourceExhausted and asks the other logs to remove files that they do not need. A
+// forced take never fails.
 func (x *share) take(n int64, force bool) error {
 	if x == nil {
 		return nil
@@ -106,7 +105,7 @@ func (x *share) take(n int64, force bool) error {
 	return errs.New(errs.ResourceExhausted, "the space for logs of this machine (%d bytes) is used up", s.limit)
 }
 
-// give gives n bytes back.
+// give returns n bytes to the budget.
 func (x *share) give(n int64) {
 	if x == nil {
 		return

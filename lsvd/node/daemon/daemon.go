@@ -7,8 +7,8 @@
 // closes its disks and leaves the files, so the next one goes on with them.
 // One that cannot be opened is tried again and listed with the reason; it never
 // becomes an empty disk, and it is never taken over from another process without
-// being told so. Before the daemon opens anything it claims the block devices
-// that its predecessor has left: their users wait while a store does not answer.
+// being told so. Before the daemon opens a disk it claims the block devices of its
+// predecessor: their users wait while a store does not answer.
 //
 // Lock order: disk.op (one change of a disk at a time, held over everything
 // slow), then Daemon.mu, then disk.mu.
@@ -42,12 +42,12 @@ type Config struct {
 	State  *host.State
 	RunDir string // where sockets are, absolute
 	Logger *slog.Logger
-	// CloseTimeout bounds how long a disk may take to send what is unsent
-	// when the daemon stops; 30 s. The log keeps what is left.
+	// CloseTimeout bounds how long a disk may send unsent data when the daemon
+	// stops; 30 s. The log keeps the data that was not sent.
 	CloseTimeout time.Duration
 	// RefusedTimeout is how long users of a block device wait for a disk that
-	// is refused, which no store that comes back will change; 30 s. Then they
-	// get I/O errors.
+	// cannot be opened for a reason other than its store; 30 s. Then they get I/O
+	// errors.
 	RefusedTimeout time.Duration
 	// Holder keeps block devices while no daemon runs; nil: they fail then.
 	Holder loop.Holder
@@ -80,7 +80,7 @@ type Daemon struct {
 	retries sync.WaitGroup
 }
 
-// New makes a daemon that has not begun.
+// New makes a daemon; Run starts it.
 func New(cfg Config) (*Daemon, error) {
 	if cfg.State == nil || !filepath.IsAbs(cfg.RunDir) {
 		return nil, errs.New(errs.InvalidArgument, "the daemon needs a state directory and an absolute run directory, not %q", cfg.RunDir)
@@ -107,7 +107,7 @@ func New(cfg Config) (*Daemon, error) {
 // Ready is closed when the daemon has its state directory and may be used.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
-// Run is the daemon until ctx ends; then it closes all disks. A second one on
+// Run serves the disks until ctx ends; then it closes all disks. A second one on
 // the same state directory fails with FailedPrecondition.
 func (d *Daemon) Run(ctx context.Context) error {
 	lock, err := d.lock()
@@ -137,7 +137,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	if d.cfg.DiskCacheBytes > 0 {
 		if d.cache, err = d.openCache(); err != nil {
-			// Disks work without it, and what it holds can be had again.
+			// Disks work without the cache, and can fetch its content again.
 			d.logger.Warn("there is no disk cache", "error", err)
 		} else {
 			defer d.cache.Close()
@@ -148,7 +148,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, s := range specs {
 		id, err := lsvd.ParseID(s.ID)
 		if err != nil {
-			continue // specs has looked
+			continue // specs has checked it
 		}
 		x := newDisk(id, *s)
 		d.disks[id] = x
@@ -313,9 +313,8 @@ func (d *Daemon) remove(x *disk) {
 
 // Detach closes a disk and forgets it. It refuses while its block device is in
 // use, or waits for a disk that is not open, unless forced: then its users get
-// I/O errors. If what is unsent cannot be sent before
-// ctx ends, it is an error, and the log keeps it; the disk is detached all the
-// same.
+// I/O errors. Detach returns an error if the disk cannot send its unsent data before
+// ctx ends; the disk is detached all the same, and the log keeps the data.
 func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (Info, error) {
 	x, err := d.find(volume, store)
 	if err != nil {
@@ -455,7 +454,7 @@ func (d *Daemon) BlockDevices() []string {
 	return out
 }
 
-// LogSpace are the figures of the space for logs; zero if it is not bounded.
+// LogSpace returns the figures of the space for logs; zero if it is not bounded.
 func (d *Daemon) LogSpace() lsvd.LogSpaceStats {
 	if d.space == nil {
 		return lsvd.LogSpaceStats{}
@@ -463,7 +462,7 @@ func (d *Daemon) LogSpace() lsvd.LogSpaceStats {
 	return d.space.Stats()
 }
 
-// Memory are the figures of the memory that disks share; zero if it is not bounded.
+// Memory returns the figures of the memory that disks share; zero if it is not bounded.
 func (d *Daemon) Memory() lsvd.MemoryStats {
 	if d.memory == nil {
 		return lsvd.MemoryStats{}
@@ -471,7 +470,7 @@ func (d *Daemon) Memory() lsvd.MemoryStats {
 	return d.memory.Stats()
 }
 
-// Samples are the figures of all disks, for package metrics.
+// Samples returns the figures of all disks, for package metrics.
 func (d *Daemon) Samples() []metrics.Sample {
 	list := d.List()
 	names := map[string]int{}

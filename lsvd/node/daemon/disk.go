@@ -20,7 +20,7 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// State is what becomes of an attached disk.
+// State says whether an attached disk can be used.
 type State string
 
 // The states.
@@ -43,7 +43,7 @@ type Frontend struct {
 	Address string // URI
 }
 
-// Info is what there is to say of an attached disk.
+// Info describes an attached disk.
 type Info struct {
 	Spec        Spec
 	State       State
@@ -70,7 +70,7 @@ type disk struct {
 	err    error
 	since  time.Time
 	dev    *host.Disk
-	leave  func() // ends the watch of dev and gives back its store
+	leave  func() // ends the watch of dev and releases its store
 	counts map[string]*metrics.Disk
 	store  *metrics.Store
 	fronts []*front
@@ -81,16 +81,16 @@ type disk struct {
 // front is a running frontend.
 type front struct {
 	Frontend
-	// release leaves the frontend to the next daemon, as far as it can be.
+	// release ends the frontend; a block device stays for the next daemon.
 	release func()
-	// detach takes it away; it refuses while the device is in use.
+	// detach removes the frontend; it refuses while its device is in use.
 	detach func(ctx context.Context, force bool) error
 	resize func(ctx context.Context) error
 }
 
 func newDisk(id lsvd.ID, s Spec) *disk { return &disk{id: id, spec: s, state: Opening} }
 
-// begin says how to end the attempts to open the disk; false: they must not begin.
+// begin stores cancel, which ends the attempts to open the disk; false: they must not begin.
 func (x *disk) begin(cancel context.CancelFunc) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -108,7 +108,7 @@ func (x *disk) halt() {
 	}
 }
 
-// resume permits the attempts again that halt has ended.
+// resume permits new attempts after halt.
 func (x *disk) resume() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -143,8 +143,8 @@ func (x *disk) device() (*host.Disk, error) {
 	return x.dev, nil
 }
 
-// start opens the disk and starts its frontends, or leaves nothing. What was
-// there before this daemon is left as it was. The caller holds x.op.
+// start opens the disk and starts its frontends. On an error it undoes its own steps,
+// and keeps the block device of an earlier daemon as it was. The caller holds x.op.
 func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss bool) error {
 	s := x.view()
 	key, err := host.ReadKey(s.KeyFile)
@@ -313,8 +313,8 @@ func (d *Daemon) attachOptions(x *disk) loop.Options {
 // detachTimeout bounds the wait for processes that have a device open.
 const detachTimeout = 10 * time.Second
 
-// release ends the frontends. If one refuses, those that are left go on. The
-// caller holds x.op.
+// release ends the frontends. If one refuses, it and the frontends after it keep
+// running. The caller holds x.op.
 func (x *disk) release(ctx context.Context, force bool) error {
 	x.mu.Lock()
 	fronts := slices.Clone(x.fronts)
@@ -364,8 +364,8 @@ func (x *disk) resize(ctx context.Context, size int64) error {
 	return nil
 }
 
-// stop leaves the frontends to the next daemon and closes the disk. The caller
-// holds x.op.
+// stop releases the frontends, so that the next daemon can continue them, and closes
+// the disk. The caller holds x.op.
 func (x *disk) stop(ctx context.Context) error {
 	x.mu.Lock()
 	dev, fronts := x.dev, x.fronts

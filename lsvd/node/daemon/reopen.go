@@ -16,7 +16,7 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// reopen opens a disk that was attached, as often as it takes. First it claims
+// reopen tries to open an attached disk until it succeeds. First it claims
 // the block device, whose users wait until the disk is open.
 func (d *Daemon) reopen(ctx context.Context, x *disk) {
 	ctx, stop := context.WithCancel(ctx)
@@ -75,7 +75,7 @@ func (d *Daemon) openLater(x *disk) {
 	d.retries.Go(func() { d.reopen(ctx, x) })
 }
 
-// watch opens a disk again that has failed, for as long as dev is the open one.
+// watch reopens the disk after a failure, for as long as dev is the open device.
 func (d *Daemon) watch(x *disk, dev *host.Disk) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -157,8 +157,8 @@ func isRefusal(err error) bool {
 	return errs.Is(err, errs.Conflict) || errs.Is(err, errs.FailedPrecondition) || errs.Is(err, errs.Corrupt)
 }
 
-// claim has the holder keep the block device that the daemon before has left.
-// It reports false if that is to be tried again. The caller holds x.op.
+// claim has the holder keep the block device of the daemon before. It reports false
+// if the caller must try again. The caller holds x.op.
 func (d *Daemon) claim(ctx context.Context, x *disk) bool {
 	if !x.view().Block {
 		return true
@@ -175,8 +175,8 @@ func (d *Daemon) claim(ctx context.Context, x *disk) bool {
 	return true
 }
 
-// discard takes away the block device of a disk that is refused. The caller
-// holds x.op.
+// discard removes the block device of a disk that is refused. The caller holds
+// x.op.
 func (d *Daemon) discard(ctx context.Context, x *disk) {
 	device := d.leftDevice(x)
 	if device == "" {

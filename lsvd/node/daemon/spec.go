@@ -49,8 +49,8 @@ func (d *Daemon) specFile(id lsvd.ID) string {
 	return filepath.Join(d.cfg.State.VolumeDir(id), host.AttachedFile)
 }
 
-// specs reads what was attached. One that cannot be read is reported and left
-// alone: it does not keep the others from being opened.
+// specs reads the specs of all attached disks. It reports a spec that it cannot read,
+// and goes on with the others.
 func (d *Daemon) specs() ([]*Spec, error) {
 	dir := filepath.Join(d.cfg.State.Dir(), "volumes")
 	entries, err := os.ReadDir(dir)

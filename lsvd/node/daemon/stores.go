@@ -24,7 +24,7 @@ type openStore struct {
 }
 
 // use returns a store and its canonical URL. The caller calls release when it no
-// longer needs it; the last one forgets it.
+// longer needs the store. The last release forgets it.
 func (s *stores) use(ctx context.Context, rawURL string) (st store.Store, url string, release func(), err error) {
 	url, err = host.StoreURL(rawURL)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *stores) give(url string, o *openStore) {
 	}
 }
 
-// forget has the next caller of use open the store anew.
+// forget removes the store, so that the next use opens it anew.
 func (s *stores) forget(url string, o *openStore) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

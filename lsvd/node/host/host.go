@@ -45,7 +45,7 @@ type State struct {
 	id  string
 }
 
-// Open makes the directory if needed.
+// Open opens the directory, and makes it if it does not exist.
 func Open(dir string) (*State, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, errs.New(errs.InvalidArgument, "state directory %q must be an absolute path", dir)
@@ -219,8 +219,8 @@ func CheckLog(ctx context.Context, dir string, st store.Store, v *catalog.Volume
 	return inspect.CheckLog(ctx, st, logs, v.ID, key)
 }
 
-// judge decides about a disk that has lost something: whether the caller has
-// accepted it, or how to say what is lost.
+// judge decides about a disk that has lost data. It reports true if the caller has
+// accepted the loss; otherwise its error says what is lost.
 func (s *State) judge(ctx context.Context, st store.Store, v *catalog.Volume, spec Spec, rec lsvd.Recovery, err error) (bool, error) {
 	owner := catalog.OwnerOf(ctx, st, v)
 	elsewhere := rec.LostLog && (owner == nil || owner.State != s.id)
@@ -270,8 +270,8 @@ func (s *State) explain(ctx context.Context, st store.Store, v *catalog.Volume, 
 		WithHint("`r lsvd detach %s` gives it free, if the daemon has it; else end that process", v.Label())
 }
 
-// announce records that this machine has the disk. It is advice only, so that
-// it fails is no reason not to work.
+// announce records that this machine has the disk. The record is advice only, so the
+// disk works without it.
 func (s *State) announce(ctx context.Context, st store.Store, v *catalog.Volume, claim string, opts lsvd.Options) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -294,7 +294,7 @@ func (d *Disk) Close(ctx context.Context) error {
 
 // forget removes the log files of a volume that is closed clean, unless it is
 // attached or another process has opened it meanwhile. The directory and its
-// lock stay: a process that opens the volume just now must not lock what is gone.
+// lock stay: a process that opens the volume at this time must not lock a removed file.
 func (s *State) forget(id lsvd.ID) error {
 	if _, err := os.Stat(filepath.Join(s.VolumeDir(id), AttachedFile)); err == nil {
 		return nil // it will be opened again, and new files take time to write
@@ -320,7 +320,7 @@ func (s *State) forget(id lsvd.ID) error {
 	return nil
 }
 
-// Forget removes what this machine has of a volume that was deleted.
+// Forget removes the log and the records of a deleted volume from this machine.
 func (s *State) Forget(id lsvd.ID) error {
 	return errs.Wrap(os.RemoveAll(s.VolumeDir(id)), "remove the log of %s", id)
 }

@@ -714,6 +714,70 @@ type AppLogs struct {
 	More bool `json:"more"`
 }
 
+// AppPreview defines model for AppPreview.
+type AppPreview struct {
+	// App Name of the app.
+	App string `json:"app"`
+
+	// ExpiresAt Time at which it ends.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// Host Its host.
+	//
+	// Examples: pr-12--shop.localhost
+	Host string `json:"host"`
+
+	// Name Name.
+	//
+	// Examples: pr-12
+	Name string `json:"name"`
+
+	// URL Its URL; absent: its deployment is not kept any more.
+	URL *string `json:"url,omitempty"`
+
+	// Version Number of its version.
+	Version *int64 `json:"version,omitempty"`
+}
+
+// AppPreviewList defines model for AppPreviewList.
+type AppPreviewList struct {
+	// Previews Previews by name.
+	Previews []AppPreview `json:"previews"`
+}
+
+// AppPreviewSource defines model for AppPreviewSource.
+type AppPreviewSource struct {
+	// Dockerfile Text of a Dockerfile; absent: that of the files, or how to build them is detected.
+	Dockerfile *string `json:"dockerfile,omitempty"`
+
+	// Files The source, app.toml too, with relative paths; at most 8 MiB together. With an image only app.toml counts.
+	Files []InputFile `json:"files,omitempty"`
+
+	// Host Its host; absent: NAME--APP below the ingress's local domain.
+	Host *string `json:"host,omitempty"`
+
+	// Image Image that is built already; the server must reach its registry.
+	//
+	// Examples: registry.example.com/shop:1.2
+	Image *string `json:"image,omitempty"`
+
+	// Message Reason for the change, shown in the history.
+	Message *string `json:"message,omitempty"`
+
+	// NoCache Build it without the cache.
+	NoCache *bool `json:"no_cache,omitempty"`
+
+	// Stack Stack to build it with; absent: from app.toml, or detected.
+	//
+	// Examples: static
+	Stack *string `json:"stack,omitempty"`
+
+	// TTLSeconds Time after which it ends; absent: 72 hours.
+	//
+	// Examples: 86400
+	TTLSeconds *int64 `json:"ttl_seconds,omitempty"`
+}
+
 // AppService defines model for AppService.
 type AppService struct {
 	// Message Problem.
@@ -2281,6 +2345,12 @@ type Problem struct {
 	Type string `json:"type"`
 }
 
+// PromotePreviewInputBody defines model for PromotePreviewInputBody.
+type PromotePreviewInputBody struct {
+	// Message Reason for the change, shown in the history.
+	Message *string `json:"message,omitempty"`
+}
+
 // Ready defines model for Ready.
 type Ready struct {
 	// Command It exits with 0.
@@ -3539,6 +3609,12 @@ type AttachAddonJSONRequestBody = AttachAddonInputBody
 // CreateAddonBackupJSONRequestBody defines body for CreateAddonBackup for application/json ContentType.
 type CreateAddonBackupJSONRequestBody = CreateAddonBackupInputBody
 
+// DeployAppPreviewJSONRequestBody defines body for DeployAppPreview for application/json ContentType.
+type DeployAppPreviewJSONRequestBody = AppPreviewSource
+
+// PromoteAppPreviewJSONRequestBody defines body for PromoteAppPreview for application/json ContentType.
+type PromoteAppPreviewJSONRequestBody = PromotePreviewInputBody
+
 // SubmitExecutionJSONRequestBody defines body for SubmitExecution for application/json ContentType.
 type SubmitExecutionJSONRequestBody = Submission
 
@@ -3791,6 +3867,44 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /apps/{app}/metrics (the `GetAppMetrics` operationId).
 	GetAppMetrics(ctx context.Context, app string, params *GetAppMetricsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListAppPreviews List the previews of an app
+	//
+	// Corresponds with GET /apps/{app}/previews (the `ListAppPreviews` operationId).
+	ListAppPreviews(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteAppPreview End a preview of an app
+	//
+	// Corresponds with DELETE /apps/{app}/previews/{preview} (the `DeleteAppPreview` operationId).
+	DeleteAppPreview(ctx context.Context, app string, preview string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeployAppPreviewWithBody Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /apps/{app}/previews/{preview} (the `DeployAppPreview` operationId).
+	DeployAppPreviewWithBody(ctx context.Context, app string, preview string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeployAppPreview Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /apps/{app}/previews/{preview} (the `DeployAppPreview` operationId).
+	DeployAppPreview(ctx context.Context, app string, preview string, body DeployAppPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PromoteAppPreviewWithBody Begin to make the version of a preview the active one of its app, without a build
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /apps/{app}/previews/{preview}/promote (the `PromoteAppPreview` operationId).
+	PromoteAppPreviewWithBody(ctx context.Context, app string, preview string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PromoteAppPreview Begin to make the version of a preview the active one of its app, without a build
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /apps/{app}/previews/{preview}/promote (the `PromoteAppPreview` operationId).
+	PromoteAppPreview(ctx context.Context, app string, preview string, body PromoteAppPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListAudit List the calls that changed something in the project, and refused ones
 	//
@@ -4768,6 +4882,104 @@ func (c *Client) StreamAppLogs(ctx context.Context, app string, params *StreamAp
 // Corresponds with GET /apps/{app}/metrics (the `GetAppMetrics` operationId).
 func (c *Client) GetAppMetrics(ctx context.Context, app string, params *GetAppMetricsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetAppMetricsRequest(c.Server, app, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListAppPreviews List the previews of an app
+//
+// Corresponds with GET /apps/{app}/previews (the `ListAppPreviews` operationId).
+func (c *Client) ListAppPreviews(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAppPreviewsRequest(c.Server, app)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteAppPreview End a preview of an app
+//
+// Corresponds with DELETE /apps/{app}/previews/{preview} (the `DeleteAppPreview` operationId).
+func (c *Client) DeleteAppPreview(ctx context.Context, app string, preview string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteAppPreviewRequest(c.Server, app, preview)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeployAppPreviewWithBody Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /apps/{app}/previews/{preview} (the `DeployAppPreview` operationId).
+func (c *Client) DeployAppPreviewWithBody(ctx context.Context, app string, preview string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeployAppPreviewRequestWithBody(c.Server, app, preview, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeployAppPreview Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /apps/{app}/previews/{preview} (the `DeployAppPreview` operationId).
+func (c *Client) DeployAppPreview(ctx context.Context, app string, preview string, body DeployAppPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeployAppPreviewRequest(c.Server, app, preview, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PromoteAppPreviewWithBody Begin to make the version of a preview the active one of its app, without a build
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /apps/{app}/previews/{preview}/promote (the `PromoteAppPreview` operationId).
+func (c *Client) PromoteAppPreviewWithBody(ctx context.Context, app string, preview string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPromoteAppPreviewRequestWithBody(c.Server, app, preview, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PromoteAppPreview Begin to make the version of a preview the active one of its app, without a build
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /apps/{app}/previews/{preview}/promote (the `PromoteAppPreview` operationId).
+func (c *Client) PromoteAppPreview(ctx context.Context, app string, preview string, body PromoteAppPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPromoteAppPreviewRequest(c.Server, app, preview, body)
 	if err != nil {
 		return nil, err
 	}
@@ -7526,6 +7738,189 @@ func NewGetAppMetricsRequest(server string, app string, params *GetAppMetricsPar
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListAppPreviewsRequest constructs an http.Request for the ListAppPreviews method
+func NewListAppPreviewsRequest(server string, app string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps/%s/previews", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeleteAppPreviewRequest constructs an http.Request for the DeleteAppPreview method
+func NewDeleteAppPreviewRequest(server string, app string, preview string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "preview", preview, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps/%s/previews/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeployAppPreviewRequest calls the generic DeployAppPreview builder with application/json body
+func NewDeployAppPreviewRequest(server string, app string, preview string, body DeployAppPreviewJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDeployAppPreviewRequestWithBody(server, app, preview, "application/json", bodyReader)
+}
+
+// NewDeployAppPreviewRequestWithBody constructs an http.Request for the DeployAppPreview method, with any body, and a specified content type
+func NewDeployAppPreviewRequestWithBody(server string, app string, preview string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "preview", preview, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps/%s/previews/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewPromoteAppPreviewRequest calls the generic PromoteAppPreview builder with application/json body
+func NewPromoteAppPreviewRequest(server string, app string, preview string, body PromoteAppPreviewJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPromoteAppPreviewRequestWithBody(server, app, preview, "application/json", bodyReader)
+}
+
+// NewPromoteAppPreviewRequestWithBody constructs an http.Request for the PromoteAppPreview method, with any body, and a specified content type
+func NewPromoteAppPreviewRequestWithBody(server string, app string, preview string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "app", app, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "preview", preview, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/apps/%s/previews/%s/promote", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -12754,6 +13149,48 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /apps/{app}/metrics (the `GetAppMetrics` operationId).
 	GetAppMetricsWithResponse(ctx context.Context, app string, params *GetAppMetricsParams, reqEditors ...RequestEditorFn) (*GetAppMetricsResponse, error)
 
+	// ListAppPreviewsWithResponse List the previews of an app
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /apps/{app}/previews (the `ListAppPreviews` operationId).
+	ListAppPreviewsWithResponse(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*ListAppPreviewsResponse, error)
+
+	// DeleteAppPreviewWithResponse End a preview of an app
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /apps/{app}/previews/{preview} (the `DeleteAppPreview` operationId).
+	DeleteAppPreviewWithResponse(ctx context.Context, app string, preview string, reqEditors ...RequestEditorFn) (*DeleteAppPreviewResponse, error)
+
+	// DeployAppPreviewWithBodyWithResponse Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /apps/{app}/previews/{preview} (the `DeployAppPreview` operationId).
+	DeployAppPreviewWithBodyWithResponse(ctx context.Context, app string, preview string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DeployAppPreviewResponse, error)
+
+	// DeployAppPreviewWithResponse Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /apps/{app}/previews/{preview} (the `DeployAppPreview` operationId).
+	DeployAppPreviewWithResponse(ctx context.Context, app string, preview string, body DeployAppPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*DeployAppPreviewResponse, error)
+
+	// PromoteAppPreviewWithBodyWithResponse Begin to make the version of a preview the active one of its app, without a build
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /apps/{app}/previews/{preview}/promote (the `PromoteAppPreview` operationId).
+	PromoteAppPreviewWithBodyWithResponse(ctx context.Context, app string, preview string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PromoteAppPreviewResponse, error)
+
+	// PromoteAppPreviewWithResponse Begin to make the version of a preview the active one of its app, without a build
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /apps/{app}/previews/{preview}/promote (the `PromoteAppPreview` operationId).
+	PromoteAppPreviewWithResponse(ctx context.Context, app string, preview string, body PromoteAppPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*PromoteAppPreviewResponse, error)
+
 	// ListAuditWithResponse List the calls that changed something in the project, and refused ones
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -14434,6 +14871,233 @@ func (r GetAppMetricsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetAppMetricsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListAppPreviewsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AppPreviewList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListAppPreviewsResponse) GetJSON200() *AppPreviewList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListAppPreviewsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListAppPreviewsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListAppPreviewsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListAppPreviewsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListAppPreviewsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListAppPreviewsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteAppPreviewResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteAppPreviewResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteAppPreviewResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteAppPreviewResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteAppPreviewResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteAppPreviewResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteAppPreviewResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// DeployAppPreviewResponse202Headers the declared response headers of an HTTP 202 response for DeployAppPreview
+type DeployAppPreviewResponse202Headers struct {
+	Location *string
+}
+
+type DeployAppPreviewResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Deployment
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *DeployAppPreviewResponse202Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r DeployAppPreviewResponse) GetJSON202() *Deployment {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeployAppPreviewResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeployAppPreviewResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeployAppPreviewResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeployAppPreviewResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeployAppPreviewResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeployAppPreviewResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PromoteAppPreviewResponse202Headers the declared response headers of an HTTP 202 response for PromoteAppPreview
+type PromoteAppPreviewResponse202Headers struct {
+	Location *string
+}
+
+type PromoteAppPreviewResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Deployment
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *PromoteAppPreviewResponse202Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r PromoteAppPreviewResponse) GetJSON202() *Deployment {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r PromoteAppPreviewResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PromoteAppPreviewResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PromoteAppPreviewResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PromoteAppPreviewResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PromoteAppPreviewResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PromoteAppPreviewResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -19801,6 +20465,84 @@ func (c *ClientWithResponses) GetAppMetricsWithResponse(ctx context.Context, app
 	return ParseGetAppMetricsResponse(rsp)
 }
 
+// ListAppPreviewsWithResponse List the previews of an app
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /apps/{app}/previews (the `ListAppPreviews` operationId).
+func (c *ClientWithResponses) ListAppPreviewsWithResponse(ctx context.Context, app string, reqEditors ...RequestEditorFn) (*ListAppPreviewsResponse, error) {
+	rsp, err := c.ListAppPreviews(ctx, app, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListAppPreviewsResponse(rsp)
+}
+
+// DeleteAppPreviewWithResponse End a preview of an app
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /apps/{app}/previews/{preview} (the `DeleteAppPreview` operationId).
+func (c *ClientWithResponses) DeleteAppPreviewWithResponse(ctx context.Context, app string, preview string, reqEditors ...RequestEditorFn) (*DeleteAppPreviewResponse, error) {
+	rsp, err := c.DeleteAppPreview(ctx, app, preview, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteAppPreviewResponse(rsp)
+}
+
+// DeployAppPreviewWithBodyWithResponse Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /apps/{app}/previews/{preview} (the `DeployAppPreview` operationId).
+func (c *ClientWithResponses) DeployAppPreviewWithBodyWithResponse(ctx context.Context, app string, preview string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DeployAppPreviewResponse, error) {
+	rsp, err := c.DeployAppPreviewWithBody(ctx, app, preview, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeployAppPreviewResponse(rsp)
+}
+
+// DeployAppPreviewWithResponse Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /apps/{app}/previews/{preview} (the `DeployAppPreview` operationId).
+func (c *ClientWithResponses) DeployAppPreviewWithResponse(ctx context.Context, app string, preview string, body DeployAppPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*DeployAppPreviewResponse, error) {
+	rsp, err := c.DeployAppPreview(ctx, app, preview, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeployAppPreviewResponse(rsp)
+}
+
+// PromoteAppPreviewWithBodyWithResponse Begin to make the version of a preview the active one of its app, without a build
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /apps/{app}/previews/{preview}/promote (the `PromoteAppPreview` operationId).
+func (c *ClientWithResponses) PromoteAppPreviewWithBodyWithResponse(ctx context.Context, app string, preview string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PromoteAppPreviewResponse, error) {
+	rsp, err := c.PromoteAppPreviewWithBody(ctx, app, preview, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePromoteAppPreviewResponse(rsp)
+}
+
+// PromoteAppPreviewWithResponse Begin to make the version of a preview the active one of its app, without a build
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /apps/{app}/previews/{preview}/promote (the `PromoteAppPreview` operationId).
+func (c *ClientWithResponses) PromoteAppPreviewWithResponse(ctx context.Context, app string, preview string, body PromoteAppPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*PromoteAppPreviewResponse, error) {
+	rsp, err := c.PromoteAppPreview(ctx, app, preview, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePromoteAppPreviewResponse(rsp)
+}
+
 // ListAuditWithResponse List the calls that changed something in the project, and refused ones
 //
 // Returns a wrapper object for the known response body format(s).
@@ -22012,6 +22754,200 @@ func ParseGetAppMetricsResponse(rsp *http.Response) (*GetAppMetricsResponse, err
 	case rsp.StatusCode == 400:
 		// Content-type (text/plain) unsupported
 
+	}
+
+	return response, nil
+}
+
+// ParseListAppPreviewsResponse parses an HTTP response from a ListAppPreviewsWithResponse call
+func ParseListAppPreviewsResponse(rsp *http.Response) (*ListAppPreviewsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListAppPreviewsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AppPreviewList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteAppPreviewResponse parses an HTTP response from a DeleteAppPreviewWithResponse call
+func ParseDeleteAppPreviewResponse(rsp *http.Response) (*DeleteAppPreviewResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteAppPreviewResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseDeployAppPreviewResponse parses an HTTP response from a DeployAppPreviewWithResponse call
+func ParseDeployAppPreviewResponse(rsp *http.Response) (*DeployAppPreviewResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeployAppPreviewResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Deployment
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers DeployAppPreviewResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers202 = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePromoteAppPreviewResponse parses an HTTP response from a PromoteAppPreviewWithResponse call
+func ParsePromoteAppPreviewResponse(rsp *http.Response) (*PromoteAppPreviewResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PromoteAppPreviewResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Deployment
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers PromoteAppPreviewResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers202 = &headers
 	}
 
 	return response, nil

@@ -228,6 +228,58 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/apps/{app}/previews": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the previews of an app */
+        get: operations["list-app-previews"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/apps/{app}/previews/{preview}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Begin to deploy a source as a preview of an app, which replaces the one of that name. The app is made if it does not exist */
+        put: operations["deploy-app-preview"];
+        post?: never;
+        /** End a preview of an app */
+        delete: operations["delete-app-preview"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/apps/{app}/previews/{preview}/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Begin to make the version of a preview the active one of its app, without a build */
+        post: operations["promote-app-preview"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/audit": {
         parameters: {
             query?: never;
@@ -1732,6 +1784,64 @@ export interface components {
             lines: components["schemas"]["AppLogLine"][];
             /** @description Earlier lines match too: search again with until set to the time of the first one. */
             more: boolean;
+        };
+        AppPreview: {
+            /** @description Name of the app. */
+            app: string;
+            /**
+             * Format: date-time
+             * @description Time at which it ends.
+             */
+            expires_at?: string;
+            /**
+             * @description Its host.
+             * @example pr-12--shop.localhost
+             */
+            host: string;
+            /**
+             * @description Name.
+             * @example pr-12
+             */
+            name: string;
+            /** @description Its URL; absent: its deployment is not kept any more. */
+            url?: string;
+            /**
+             * Format: int64
+             * @description Number of its version.
+             */
+            version?: number;
+        };
+        AppPreviewList: {
+            /** @description Previews by name. */
+            previews: components["schemas"]["AppPreview"][];
+        };
+        AppPreviewSource: {
+            /** @description Text of a Dockerfile; absent: that of the files, or how to build them is detected. */
+            dockerfile?: string;
+            /** @description The source, app.toml too, with relative paths; at most 8 MiB together. With an image only app.toml counts. */
+            files?: components["schemas"]["InputFile"][];
+            /** @description Its host; absent: NAME--APP below the ingress's local domain. */
+            host?: string;
+            /**
+             * @description Image that is built already; the server must reach its registry.
+             * @example registry.example.com/shop:1.2
+             */
+            image?: string;
+            /** @description Reason for the change, shown in the history. */
+            message?: string;
+            /** @description Build it without the cache. */
+            no_cache?: boolean;
+            /**
+             * @description Stack to build it with; absent: from app.toml, or detected.
+             * @example static
+             */
+            stack?: string;
+            /**
+             * Format: int64
+             * @description Time after which it ends; absent: 72 hours.
+             * @example 86400
+             */
+            ttl_seconds?: number;
         };
         AppService: {
             /** @description Problem. */
@@ -3277,6 +3387,10 @@ export interface components {
             /** @description urn:runtime:error: and the class of the error. */
             type: string;
         };
+        PromotePreviewInputBody: {
+            /** @description Reason for the change, shown in the history. */
+            message?: string;
+        };
         Ready: {
             /** @description It exits with 0. */
             command?: string[];
@@ -4061,6 +4175,9 @@ export type AppDetail = components['schemas']['AppDetail'];
 export type AppList = components['schemas']['AppList'];
 export type AppLogLine = components['schemas']['AppLogLine'];
 export type AppLogs = components['schemas']['AppLogs'];
+export type AppPreview = components['schemas']['AppPreview'];
+export type AppPreviewList = components['schemas']['AppPreviewList'];
+export type AppPreviewSource = components['schemas']['AppPreviewSource'];
 export type AppService = components['schemas']['AppService'];
 export type AppVersion = components['schemas']['AppVersion'];
 export type AttachAddonInputBody = components['schemas']['AttachAddonInputBody'];
@@ -4136,6 +4253,7 @@ export type Pool = components['schemas']['Pool'];
 export type PoolPage = components['schemas']['PoolPage'];
 export type Ports = components['schemas']['Ports'];
 export type Problem = components['schemas']['Problem'];
+export type PromotePreviewInputBody = components['schemas']['PromotePreviewInputBody'];
 export type Ready = components['schemas']['Ready'];
 export type ReplayInputBody = components['schemas']['ReplayInputBody'];
 export type ResizeVolumeInputBody = components['schemas']['ResizeVolumeInputBody'];
@@ -4866,6 +4984,188 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MetricHistory"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-app-previews": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the app. */
+                app: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AppPreviewList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "deploy-app-preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the app. */
+                app: string;
+                /** @description Name of the preview. */
+                preview: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AppPreviewSource"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deployment"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-app-preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the app. */
+                app: string;
+                /** @description Name of the preview. */
+                preview: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "promote-app-preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the app. */
+                app: string;
+                /** @description Name of the preview. */
+                preview: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PromotePreviewInputBody"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deployment"];
                 };
             };
             /** @description Bad Request */

@@ -16,6 +16,9 @@ from .app_list import AppList
 from .app_log_line import AppLogLine
 from .app_log_line_stream import AppLogLineStream
 from .app_logs import AppLogs
+from .app_preview import AppPreview
+from .app_preview_list import AppPreviewList
+from .app_preview_source import AppPreviewSource
 from .app_service import AppService
 from .app_version import AppVersion
 from .attach_addon_input_body import AttachAddonInputBody
@@ -137,6 +140,7 @@ from .pool import Pool
 from .pool_page import PoolPage
 from .ports import Ports
 from .problem import Problem
+from .promote_preview_input_body import PromotePreviewInputBody
 from .ready import Ready
 from .replay_input_body import ReplayInputBody
 from .resize_volume_input_body import ResizeVolumeInputBody
@@ -212,6 +216,9 @@ __all__ = (
     "AppLogLine",
     "AppLogLineStream",
     "AppLogs",
+    "AppPreview",
+    "AppPreviewList",
+    "AppPreviewSource",
     "AppService",
     "AppVersion",
     "AttachAddonInputBody",
@@ -333,6 +340,7 @@ __all__ = (
     "PoolPage",
     "Ports",
     "Problem",
+    "PromotePreviewInputBody",
     "Ready",
     "ReplayInputBody",
     "ResizeVolumeInputBody",
