@@ -80,3 +80,37 @@ func endChain(ctx context.Context, st store.Store, ref name.Ref) (segments int64
 		ref.Num++
 	}
 }
+
+// create makes an object that only this device makes. If it is there already
+// with another content, a later owner of the volume has fenced this one.
+func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
+	_, err := d.st.Create(ctx, ref.Key(), data)
+	if errs.Is(err, errs.AlreadyExists) {
+		have, _, gerr := d.st.Get(ctx, ref.Key())
+		if gerr != nil {
+			return gerr
+		}
+		if !bytes.Equal(have, data) {
+			if x, _, err := segment.Open(ref, nil, int64(len(have)), have); err == nil && x.Fence {
+				return d.fenced()
+			}
+			return errs.New(errs.Unavailable, "object %s reads as something that was not written", ref)
+		}
+		err = nil
+	}
+	if err == nil {
+		d.stats.stored.Add(int64(len(data)))
+	}
+	return err
+}
+
+func (d *Device) fenced() error {
+	return d.fail(errs.New(errs.Conflict, "volume %s was opened by another process", d.vol).
+		WithHint("only the newest opener may use a volume; open it again to take it over"))
+}
+
+// succeeded reports whether a claim is of an owner that opened the volume after
+// this device.
+func (d *Device) succeeded(epoch uint64, owner [16]byte) bool {
+	return epoch > d.epoch || epoch == d.epoch && owner != d.owner
+}

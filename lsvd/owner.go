@@ -74,12 +74,6 @@ func (d *Device) askOwner(ctx context.Context) error {
 	return errs.New(errs.Unavailable, "manifest of %s was read damaged or stale", d.vol)
 }
 
-// succeeded reports whether a claim is of an owner that opened the volume after
-// this device.
-func (d *Device) succeeded(epoch uint64, owner [16]byte) bool {
-	return epoch > d.epoch || epoch == d.epoch && owner != d.owner
-}
-
 // sinceConfirmed is how long the store has not confirmed that the volume is the
 // device's.
 func (d *Device) sinceConfirmed() time.Duration {

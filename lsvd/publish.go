@@ -1,7 +1,6 @@
 package lsvd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"runtime"
@@ -321,34 +320,6 @@ func (d *Device) adoptCut(c *cut) {
 		d.space = make(chan struct{})
 	}
 	d.mu.Unlock()
-}
-
-// create makes an object that only this device makes. If it is there already
-// with another content, a later owner of the volume has fenced this one.
-func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
-	_, err := d.st.Create(ctx, ref.Key(), data)
-	if errs.Is(err, errs.AlreadyExists) {
-		have, _, gerr := d.st.Get(ctx, ref.Key())
-		if gerr != nil {
-			return gerr
-		}
-		if !bytes.Equal(have, data) {
-			if x, _, err := segment.Open(ref, nil, int64(len(have)), have); err == nil && x.Fence {
-				return d.fenced()
-			}
-			return errs.New(errs.Unavailable, "object %s reads as something that was not written", ref)
-		}
-		err = nil
-	}
-	if err == nil {
-		d.stats.stored.Add(int64(len(data)))
-	}
-	return err
-}
-
-func (d *Device) fenced() error {
-	return d.fail(errs.New(errs.Conflict, "volume %s was opened by another process", d.vol).
-		WithHint("only the newest opener may use a volume; open it again to take it over"))
 }
 
 // adopt adds a data segment to the table and, over the base map, what it
