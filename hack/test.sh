@@ -18,7 +18,7 @@ case ${1:?unit, root, e2e, packages, probe, kubernetes or image} in
 unit)
 	"$go" test -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
-	exec "$go" test -race -timeout 15m "${pkgs[@]}"
+	exec "$go" test -race -timeout 25m "${pkgs[@]}"
 	;;
 root)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test as root" >&2; exit 1; }
@@ -28,7 +28,7 @@ root)
 	bin/test/baseimages -dir "${RUNTIME_CACHE:-${HOME:-/root}/.cache/miren-runtime}/baseimages" -sandboxes
 	# A package that fails does not keep the others from showing theirs.
 	rc=0
-	"$go" test -race -timeout 20m "${pkgs[@]}" || rc=$?
+	"$go" test -race -timeout 25m "${pkgs[@]}" || rc=$?
 	(cd components/shim && "$go" test -race ./...) || rc=$?
 	"$0" e2e || rc=$?
 	exit "$rc"

@@ -40,10 +40,18 @@ type Execute struct {
 	Priority       *int64            `json:"priority,omitempty" minimum:"-100" maximum:"100" doc:"Higher ones come first."`
 }
 
+// Bytes is binary data, in base64. Without a schema of its own, huma refuses an empty one.
+type Bytes []byte
+
+// Schema implements huma.SchemaProvider.
+func (Bytes) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Format: "byte"}
+}
+
 // InputFile is a file for an execution.
 type InputFile struct {
 	Path       string `json:"path" minLength:"1" maxLength:"4095" doc:"Path; a relative one is below the working directory."`
-	Data       []byte `json:"data" doc:"Content, in base64."`
+	Data       Bytes  `json:"data" doc:"Content, in base64."`
 	Executable bool   `json:"executable,omitempty" doc:"May be executed."`
 }
 

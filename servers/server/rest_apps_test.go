@@ -117,13 +117,14 @@ func TestAppPreviewsOverREST(t *testing.T) {
 		`{}`: http.StatusBadRequest, `{"image": "a b"}`: http.StatusUnprocessableEntity, `{"image": "a", "ttl_seconds": 1}`: http.StatusUnprocessableEntity,
 		`{"image": "a", "dockerfile": "FROM b"}`: http.StatusBadRequest, `{"image": "a", "stack": "go"}`: http.StatusBadRequest,
 		`{"dockerfile": "FROM a", "stack": "none"}`: http.StatusBadRequest, `{"dockerfile": "FROM a", "files": [{"path": "../a", "data": "YQ=="}]}`: http.StatusBadRequest,
+		`{"files": [{"path": "index.html", "data": "no base64"}]}`: http.StatusUnprocessableEntity,
 	} {
 		e.must(http.MethodPut, previews+"/try", key, body, want)
 	}
 	e.must(http.MethodPut, previews+"/Try", key, `{"image": "a"}`, http.StatusUnprocessableEntity)
 
 	// A deployment of files. It holds the app until its end.
-	got := e.must(http.MethodPut, previews+"/try", key, `{"files": [{"path": "index.html", "data": "b25l"}], "ttl_seconds": 3600, "host": "try.example", "message": "look"}`, http.StatusAccepted)
+	got := e.must(http.MethodPut, previews+"/try", key, `{"files": [{"path": "index.html", "data": "b25l"}, {"path": "empty", "data": ""}], "ttl_seconds": 3600, "host": "try.example", "message": "look"}`, http.StatusAccepted)
 	if got["preview"] != "try" || got["kind"] != "deploy" || got["app"] != own.app.Name || got["message"] != "look" {
 		t.Errorf("the deployment is %v", got)
 	}

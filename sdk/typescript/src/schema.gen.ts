@@ -2790,7 +2790,10 @@ export interface components {
             on_idle?: "stop" | "pause";
         };
         InputFile: {
-            /** @description Content, in base64. */
+            /**
+             * Format: byte
+             * @description Content, in base64.
+             */
             data: string;
             /** @description May be executed. */
             executable?: boolean;
