@@ -18,15 +18,17 @@ import (
 // TestStoreIsTestedOnce opens a store, and attaches several volumes of it at once, twice:
 // the process tests once whether the server keeps the contract.
 func TestStoreIsTestedOnce(t *testing.T) {
-	o := newOutage(t)
+	server := s3test.Start(t, "versitygw")
+	proxy := s3test.NewProxy(t, server.URL)
 	var tests atomic.Int64
-	o.proxy.SetHook(func(r s3test.Request) s3test.Fault {
+	proxy.SetHook(func(r s3test.Request) s3test.Fault {
 		if r.List && strings.HasSuffix(r.Key, "probe/") {
 			tests.Add(1)
 		}
 		return s3test.Fault{}
 	})
-	st, _, err := host.OpenStore(t.Context(), o.url)
+	url := fmt.Sprintf("s3://bucket/disks?endpoint=%s&credentials=%s", proxy.URL, server.Credentials)
+	st, _, err := host.OpenStore(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,13 +40,13 @@ func TestStoreIsTestedOnce(t *testing.T) {
 	}
 	d := newMachine(t, time.Minute).run(t, daemon.Config{})
 	for range 2 {
-		if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: o.url}, Volume: "disk0"}); err != nil {
+		if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: url}, Volume: "disk0"}); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
 		for i := 1; i < disks; i++ {
 			wg.Go(func() {
-				if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: o.url}, Volume: fmt.Sprint("disk", i)}); err != nil {
+				if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: url}, Volume: fmt.Sprint("disk", i)}); err != nil {
 					t.Error(err)
 				}
 			})
