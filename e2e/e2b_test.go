@@ -80,7 +80,7 @@ func (s *server) e2b(t *testing.T, clients, program, script, key string, args ..
 	cmd := exec.CommandContext(ctx, program, append([]string{file}, args...)...)
 	cmd.Dir = dir
 	url := fmt.Sprintf("http://127.0.0.1:%d", s.api)
-	cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key, fmt.Sprintf("E2B_DOMAIN=localhost:%d", s.port))
+	cmd.Env = append(os.Environ(), "PYTHONFAULTHANDLER=1", "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key, fmt.Sprintf("E2B_DOMAIN=localhost:%d", s.port))
 	return cmd
 }
 
