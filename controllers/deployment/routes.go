@@ -35,20 +35,27 @@ func routesFailure(err error) (*app.Failure, error) {
 	return nil, err
 }
 
+// servingVersion returns the version of the deployment if it is the active one of the
+// app; nil if it is not, as a canary or preview is not, or is deleted.
+func (r *rollout) servingVersion(ctx context.Context) (*app.AppVersion, error) {
+	if r.app.Status.Active() != r.dep.Status.Version {
+		return nil, nil
+	}
+	ver, err := get[app.AppVersion](ctx, r.Store, r.dep.Status.Version)
+	if errs.Is(err, errs.NotFound) {
+		return nil, nil
+	}
+	return ver, err
+}
+
 // applyRoutes makes the routes of the version that serves. The deployment cannot fail
 // any more, so a route that another project has taken meanwhile is left out.
 func (r *rollout) applyRoutes(ctx context.Context) error {
 	if r.Routes == nil {
 		return nil
 	}
-	if r.app.Status.Active() != r.dep.Status.Version { // one that is tried has the routes of the active one
-		return nil
-	}
-	ver, err := get[app.AppVersion](ctx, r.Store, r.dep.Status.Version)
-	if errs.Is(err, errs.NotFound) {
-		return nil
-	}
-	if err != nil {
+	ver, err := r.servingVersion(ctx)
+	if ver == nil || err != nil {
 		return err
 	}
 	failure, err := routesFailure(r.Routes.ApplySource(ctx, r.app, ver.Spec.Routes))

@@ -172,14 +172,8 @@ func (r *rollout) foreignWriter(ctx context.Context, svc *app.Service, d *disk.D
 // declares. The deployment cannot fail any more, so a disk that was deleted
 // meanwhile is left out.
 func (r *rollout) applySchedules(ctx context.Context) error {
-	if r.app.Status.Active() != r.dep.Status.Version {
-		return nil
-	}
-	ver, err := get[app.AppVersion](ctx, r.Store, r.dep.Status.Version)
-	if errs.Is(err, errs.NotFound) {
-		return nil
-	}
-	if err != nil {
+	ver, err := r.servingVersion(ctx)
+	if ver == nil || err != nil {
 		return err
 	}
 	for _, svc := range apps.Services(ver) {
