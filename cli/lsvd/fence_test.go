@@ -9,8 +9,8 @@ import (
 	"miren.dev/runtime/testsupport/need"
 )
 
-// TestFence: one machine serves a volume, which another one fences: the first cannot
-// send what it has, and has all of it when it opens the volume again.
+// TestFence: one machine serves a volume, which another one fences: the first can
+// send no more writes. When it opens the volume again, no write is missing.
 func TestFence(t *testing.T) {
 	need.Tools(t, "nbdcopy")
 	dir := t.TempDir()

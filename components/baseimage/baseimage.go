@@ -68,7 +68,7 @@ type Image struct {
 // Store makes images and remembers them. Its methods may be called concurrently.
 type Store struct {
 	cfg   Config
-	ahead map[string]int // rounds of releases that take the place of those of rounds.json; never changed
+	ahead map[string]int // rounds by release, instead of the rounds in rounds.json; never changed
 
 	mu           sync.Mutex // guards the fields below; not held while images are made or looked up
 	done         map[string]*Image

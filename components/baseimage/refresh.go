@@ -41,7 +41,7 @@ type Outdated struct {
 type rounds struct {
 	// Round counts how often the images of a release of the distribution were made again, by its code name.
 	Round map[string]int `json:"round"`
-	// Replaced has the folders of images that newer ones took the place of, and when.
+	// Replaced maps the folder of each replaced image to the time of its replacement.
 	Replaced map[string]time.Time `json:"replaced"`
 }
 
@@ -86,7 +86,7 @@ func (s *Store) round(codename string) (int, error) {
 	return r.Round[codename], nil
 }
 
-// inRound is a store that makes images of a release as in a round that has not begun for others.
+// inRound returns a store that makes images for a later round of a release, before that round begins for builds.
 func (s *Store) inRound(codename string, n int) *Store {
 	next := New(s.cfg)
 	next.ahead = map[string]int{codename: n}
@@ -129,7 +129,7 @@ func (s *Store) existing(ctx context.Context) ([]existing, error) {
 	return found, nil
 }
 
-// identify finds the recipe that makes a folder, by trying those that its name may stand for.
+// identify finds the recipe that makes a folder: it tries each image that the folder's name may stand for.
 func (s *Store) identify(ctx context.Context, host *host, folder, named string) (existing, bool) {
 	dir := filepath.Join(s.cfg.Dir, folder)
 	if _, err := os.Stat(filepath.Join(dir, "index.json")); err != nil {
@@ -151,7 +151,7 @@ func (s *Store) identify(ctx context.Context, host *host, folder, named string) 
 	return existing{}, false
 }
 
-// refsFor are the images that NAME-VERSION may stand for, of which both parts may have hyphens.
+// refsFor returns the images that NAME-VERSION may stand for: both NAME and VERSION may contain hyphens.
 func refsFor(named, release string) []Ref {
 	var refs []Ref
 	for i, c := range named {
@@ -171,7 +171,7 @@ func refsFor(named, release string) []Ref {
 	return refs
 }
 
-// dpkgStatus is the list of the packages in an image; nil if it has none.
+// dpkgStatus returns dpkg's list of the packages in an image; nil if the image has no such list.
 func (i *Image) dpkgStatus() ([]byte, error) {
 	m, _, err := i.read()
 	if err != nil {
@@ -191,7 +191,7 @@ func (i *Image) dpkgStatus() ([]byte, error) {
 	return nil, nil
 }
 
-// apt is a state of the package manager that belongs to no system: lists of the packages that a release has now.
+// apt is a private state of the package manager: the lists of packages of a release, without an installed system.
 type apt struct {
 	dir  string
 	args []string
@@ -237,7 +237,7 @@ func (a *apt) run(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// updates are what the release has newer than a list of packages.
+// updates returns the packages of an image of which the release has newer versions. status is dpkg's list of the image.
 func (a *apt) updates(ctx context.Context, status []byte) ([]Update, error) {
 	if err := os.WriteFile(filepath.Join(a.dir, "status"), status, 0o644); err != nil {
 		return nil, errs.New(errs.Unavailable, "state of apt: %w", err)
@@ -261,13 +261,13 @@ func parseUpdates(simulated []byte) []Update {
 	return list
 }
 
-// Refresh finds the images with packages that have newer versions in the distribution, and makes the images of their
-// release again, each with what it has packages of now. Builds that begin afterwards use those. With dryRun it only
-// finds them. One Refresh of a machine runs at a time.
+// Refresh finds the images with packages of which the distribution has newer versions. It makes all images of their
+// release again with the newest packages; builds that begin afterwards use the new images. With dryRun it only returns
+// the outdated images. One Refresh of a machine runs at a time.
 //
-// The round of a release begins once all its images are made: a Refresh that fails, or that is killed, leaves the
-// images of before in use, and the next one goes on with those that it made. An image that was replaced stays for two
-// days, for builds that read it; the first Refresh afterwards removes it.
+// The round of a release begins once all its images are made. If a Refresh fails or is killed, builds use the old
+// images, and the next Refresh reuses the new images that are complete. A replaced image stays for two days, because
+// builds may read it; the first Refresh afterwards removes it.
 func (s *Store) Refresh(ctx context.Context, dryRun bool, progress func(string)) ([]Outdated, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -304,7 +304,7 @@ func (s *Store) Refresh(ctx context.Context, dryRun bool, progress func(string))
 
 // outdated returns the images of which the distribution has newer packages.
 func (s *Store) outdated(ctx context.Context, images []existing, progress func(string)) ([]Outdated, error) {
-	// No other refresh runs: what is there was left by one that was killed.
+	// No other refresh runs: a killed refresh left these folders.
 	old, _ := filepath.Glob(filepath.Join(s.cfg.Dir, ".tmp-refresh-*"))
 	for _, o := range old {
 		_ = os.RemoveAll(o)
@@ -392,7 +392,7 @@ func (s *Store) removeReplaced(now time.Time) error {
 			continue
 		}
 		dir := filepath.Join(s.cfg.Dir, folder)
-		// Without this file it is no image: a removal that is killed leaves none that looks whole.
+		// A folder without this file is no image: if the removal is killed, no part of it looks like a whole image.
 		if err := os.Remove(filepath.Join(dir, "index.json")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return errs.New(errs.Unavailable, "remove a replaced image: %w", err)
 		}

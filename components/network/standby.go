@@ -34,9 +34,9 @@ import (
 //	standby  {held}
 //	server   {leave}: another standby holds them now
 //
-// When the connection ends on which the sockets were last held, the standby answers names as
-// the files say that the server kept: network-apps.json and those of the leases. Nothing changes
-// them while no server runs. What it answers it does not record.
+// When the server's connection ends, the standby answers names from the server's files:
+// network-apps.json and the leases. No process changes these files while no server runs. The
+// standby does not record the questions.
 type Standby struct {
 	in     *instance.Instance
 	logger *slog.Logger
@@ -44,7 +44,7 @@ type Standby struct {
 
 	mu    sync.Mutex // guards the fields below
 	held  *nameSockets
-	owner *net.UnixConn // whose end has the standby answer; nil: none
+	owner *net.UnixConn // when this connection ends, the standby answers; nil: it does not wait for an end
 	stop  func()        // ends answering, and waits; nil: the standby does not answer
 	ended bool
 }

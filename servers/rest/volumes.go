@@ -28,7 +28,7 @@ type Volume struct {
 	Schedule *VolumeSchedule `json:"schedule,omitempty" doc:"Its scheduled snapshots; absent: none are taken."`
 
 	TakenOverAt *time.Time `json:"taken_over_at,omitempty" doc:"Time at which it was last taken over from a node that was down; absent: never."`
-	LostBytes   *int64     `json:"lost_bytes,omitempty" doc:"Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told."`
+	LostBytes   *int64     `json:"lost_bytes,omitempty" doc:"Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported."`
 }
 
 // VolumeMount is a session or an app's sandbox that has a volume.

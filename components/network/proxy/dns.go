@@ -33,7 +33,7 @@ type Internal struct {
 }
 
 // serveUDP reads questions until ctx ends and c is closed or its deadline has passed. It
-// answers those that it has read while work lasts.
+// answers the questions that it has read until work ends.
 func (p *Proxy) serveUDP(ctx, work context.Context, c *net.UDPConn) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()

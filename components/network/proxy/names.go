@@ -28,7 +28,7 @@ const (
 	serverTurns = 2                // how often each server is asked
 )
 
-// NamesEnd bounds how long ServeNames goes on after its end, to answer what it has read.
+// NamesEnd is how long ServeNames may take, after its context has ended, to answer the questions that it has read.
 const NamesEnd = 10 * time.Second
 
 // names asks the machine's name servers for addresses, and keeps their answers.

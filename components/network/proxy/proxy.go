@@ -185,7 +185,7 @@ func (p *Proxy) Sockets() (udp, tcp syscall.Conn, ok bool) {
 }
 
 // ServeNames answers names, and nothing else, until ctx ends. Then it answers the questions that
-// it has read, and closes its sockets.
+// it has read already, for at most NamesEnd, and closes its sockets.
 func (p *Proxy) ServeNames(ctx context.Context) error {
 	p.mu.Lock()
 	l := p.listen

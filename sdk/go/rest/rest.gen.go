@@ -2859,7 +2859,7 @@ type Volume struct {
 	// Examples: disk-4k2j7q
 	ID string `json:"id"`
 
-	// LostBytes Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told.
+	// LostBytes Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported.
 	LostBytes *int64 `json:"lost_bytes,omitempty"`
 
 	// Message Reason why it is not ready.
@@ -2905,7 +2905,7 @@ type VolumeDetails struct {
 	// Examples: disk-4k2j7q
 	ID string `json:"id"`
 
-	// LostBytes Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told.
+	// LostBytes Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported.
 	LostBytes *int64 `json:"lost_bytes,omitempty"`
 
 	// Message Reason why it is not ready.

@@ -3908,7 +3908,7 @@ export interface components {
             id: string;
             /**
              * Format: int64
-             * @description Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told.
+             * @description Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported.
              */
             lost_bytes?: number;
             /** @description Reason why it is not ready. */
@@ -3959,7 +3959,7 @@ export interface components {
             id: string;
             /**
              * Format: int64
-             * @description Acknowledged bytes that this may have lost: at most those that only the node had when that was last read, about half a minute before its end, and what was written after that. Absent: it never told.
+             * @description Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported.
              */
             lost_bytes?: number;
             /** @description Reason why it is not ready. */

@@ -32,8 +32,9 @@ class Volume:
     state: VolumeState
     """ State. """
     lost_bytes: int | Unset = UNSET
-    """ Acknowledged bytes that this may have lost: at most those that only the node had when that was last read,
-    about half a minute before its end, and what was written after that. Absent: it never told. """
+    """ Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes
+    after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node
+    never reported. """
     message: str | Unset = UNSET
     """ Reason why it is not ready. """
     schedule: VolumeSchedule | Unset = UNSET
