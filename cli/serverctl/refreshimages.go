@@ -26,8 +26,8 @@ func NewRefreshImages(e *command.Env) *cobra.Command {
 		Use: "refresh-images",
 		Long: `Finds the base images of this machine that have packages of which the distribution has newer versions, such as those
 with security fixes, and makes the images of that release again. The server may run. Builds that begin afterwards use
-the new images; what runs already keeps its own until its next build. If the command fails or is killed, builds use
-the images of before.
+the new images; running apps keep their images until their next build. If the command fails or is killed, builds use
+the old images.
 
 It shows each package with its versions. Images that were replaced stay for two days, for builds that read them. A
 timer of systemd or cron runs it as often as you like.`,
@@ -35,7 +35,7 @@ timer of systemd or cron runs it as often as you like.`,
 		Args:    command.Args(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only show what has newer versions")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only show the packages with newer versions")
 	o.config.AddFlags(cmd)
 	return cmd
 }
