@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,7 +126,7 @@ func TestLoad(t *testing.T) {
 	l.r(t, "", "execution", "submit", "--template", "base", "--wait", "--", "true")
 	f := &faulty{server: l.server, in: in}
 	l.idle(f)
-	before := l.host(f)
+	before, _ := f.host(t)
 	state := l.measure(metrics)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -168,24 +167,11 @@ func TestLoad(t *testing.T) {
 	l.idle(f)
 	l.settles(metrics, state)
 	wait.NoError(t, "the machine has what it had before", func() error {
-		if got := l.host(f); !slices.Equal(got, before) {
+		if got, _ := f.host(t); !slices.Equal(got, before) {
 			return errors.New(difference(got, before))
 		}
 		return nil
 	}, wait.Within(converge))
-}
-
-// parked is a network that waits for a sandbox.
-var parked = regexp.MustCompile(`parked\.[0-9a-z]+`)
-
-// host lists the parts of the installation on the machine.
-func (l *loadTest) host(f *faulty) []string {
-	lines, _ := f.host(l.t)
-	for i := range lines {
-		lines[i] = parked.ReplaceAllString(lines[i], "parked.N")
-	}
-	slices.Sort(lines)
-	return lines
 }
 
 // key makes an API key.
