@@ -456,20 +456,6 @@ func (r *rollout) cleanUp(ctx context.Context) error {
 	return apps.Retire(ctx, r.Store, apps.PoolsOfVersion(pools, v))
 }
 
-// correctURL records the URL of the app again if the configuration of the
-// ingress has changed since this deployment recorded it.
-func (r *rollout) correctURL(ctx context.Context) error {
-	if r.URL == nil || r.dep.Status.Phase != app.DeploymentPhaseSucceeded || r.app.Status.Active() != r.dep.Status.Version {
-		return nil
-	}
-	url := r.URL(r.app)
-	if url == r.dep.Status.URL {
-		return nil
-	}
-	r.dep.Status.URL = url
-	return entity.UpdateStatus(ctx, r.Store, r.dep)
-}
-
 func (r *rollout) fail(ctx context.Context, f app.Failure) error {
 	r.dep.Status.Failure = &f
 	r.endSteps(app.StepStateFailed, f.Message)

@@ -425,8 +425,8 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	}
 	if share := r.previewShare(); share != nil {
 		r.dep.Status.URL = r.hostURL(share.Host)
-	} else if r.URL != nil {
-		r.dep.Status.URL = r.URL(r.app)
+	} else if r.dep.Status.URL, err = r.url(ctx); err != nil {
+		return 0, err
 	}
 	if r.Bake <= 0 {
 		r.step("drain", "")
