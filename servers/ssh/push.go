@@ -68,7 +68,7 @@ func (s *session) push(ctx context.Context, command string) {
 	}
 	st, err := app.NewDeploysClient(s.c.rpc).Push(ctx, &app.AppRequest{Project: cmp.Or(project, s.c.login.project), App: name})
 	if err != nil {
-		s.failPush(err)
+		s.fail(err)
 		return
 	}
 	defer st.Close()
@@ -79,16 +79,8 @@ func (s *session) push(ctx context.Context, command string) {
 		}
 	})
 	if _, err := io.Copy(s.ch, st.Reader()); err != nil {
-		s.failPush(err)
+		s.fail(err)
 		return
 	}
 	s.exit(0)
-}
-
-// failPush ends a push with a reason, and what to do about it.
-func (s *session) failPush(err error) {
-	if hint := errs.HintOf(err); hint != "" {
-		err = errs.New(errs.ClassOf(err), "%w (%s)", err, hint)
-	}
-	s.fail(err)
 }

@@ -249,11 +249,14 @@ func (s *session) note(text string) error {
 	return err
 }
 
-// fail ends the session with a reason of the gateway.
+// fail ends the session with a reason of the gateway, and what to do about it.
 func (s *session) fail(err error) {
 	text := err.Error()
 	if e := new(errs.Error); errors.As(err, &e) {
 		text = e.Message
+	}
+	if hint := errs.HintOf(err); hint != "" {
+		text += " (" + hint + ")"
 	}
 	_ = s.note(text) // a client that has gone needs no reason
 	s.exit(failed)
