@@ -116,11 +116,11 @@ func (s *source) language() (int, string) {
 	return best, seen
 }
 
-// beside says how to build what an app of a language without a stack has for browsers; empty: it has nothing.
+// beside says how to build the assets for browsers beside an app of a language without a stack; empty: there are none.
 func (s *source) beside() string {
 	for _, d := range detectors {
 		if slices.Contains(assets, d.name) && d.present(s) {
-			return fmt.Sprintf("\nif the app is what is beside it: `r deploy --stack %s`", d.name)
+			return fmt.Sprintf("\nto build only the assets beside it: `r deploy --stack %s`", d.name)
 		}
 	}
 	return ""

@@ -148,7 +148,7 @@ func TestNothingFits(t *testing.T) {
 		"nothing known":            {"-- README --\n-- src/x.unknown --\n", "no way to build", "found only: README, src/", true},
 		"another language":         {"-- README --\n-- src/x.ex --\n", "it looks like Elixir (a file .ex), for which there is no stack", "FROM elixir", true},
 		"language by its file":     {"-- mix.exs --\n-- x.js --\n", "it looks like Elixir (mix.exs)", "add a Dockerfile", true},
-		"Elixir with assets":       {"-- mix.exs --\n-- package.json --\n{\"scripts\":{\"build\":\"vite build\"}}\n", "it looks like Elixir (mix.exs)", "Hex for its packages\nif the app is what is beside it: `r deploy --stack node`", true},
+		"Elixir with assets":       {"-- mix.exs --\n-- package.json --\n{\"scripts\":{\"build\":\"vite build\"}}\n", "it looks like Elixir (mix.exs)", "Hex for its packages\nto build only the assets beside it: `r deploy --stack node`", true},
 		"Elixir, its guide":        {"-- mix.exs --\n-- index.html --\n", "it looks like Elixir (mix.exs), for which there is no stack", "add a Dockerfile; it could begin with FROM elixir", true},
 		".NET with a site":         {"-- Shop.csproj --\n-- package.json --\n{\"main\":\"x.js\"}\n-- x.js --\n", "it looks like C# or F# (Shop.csproj)", "mcr.microsoft.com/dotnet/sdk, where the server reaches a registry of images, and NuGet", true},
 		"F#":                       {"-- Shop.fsproj --\n", "it looks like C# or F# (Shop.fsproj)", "dotnet/sdk", true},
