@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"os"
@@ -220,6 +221,12 @@ func testTemplatesGuide(t *testing.T, g *guide) {
 	g.run("r template build tools", "tools:1 is ready")
 	g.run("r template build plain", "plain:1 is ready")
 	g.run("r template logs shop")
+	g.file("pip-token", "pip-s3cret")
+	g.file("private.yml", "- run: printf %s $PIP_TOKEN | sha256sum > /home/user/seen; chown user /home/user/seen\n")
+	g.run("PIP_TOKEN=$(cat pip-token) r template build private", "private:1 is ready")
+	if out := g.s.r(t, "", "sandbox", "run", "--project", "guide-templates", "--template", "private", "--", "sh", "-c", "cat seen; env"); !strings.HasPrefix(out, fmt.Sprintf("%x", sha256.Sum256([]byte("pip-s3cret")))) || strings.Contains(out, "pip-s3cret") {
+		t.Errorf("the build read another secret, or sandboxes have it: %s", out)
+	}
 	g.run("r template build web", "web:1 is ready")
 	g.run("r pool set web --min 1", "1 to")
 	g.run("r template tag shop:beta latest")
@@ -229,7 +236,7 @@ func testTemplatesGuide(t *testing.T, g *guide) {
 	g.run("r template tag --remove shop beta")
 	g.run("r template delete shop:2", "deleted")
 	g.run("r template delete shop --yes", "deleted")
-	for _, name := range []string{"tools", "plain", "web"} {
+	for _, name := range []string{"tools", "plain", "web", "private"} {
 		g.s.r(t, "", "template", "delete", name, "--yes", "--project", "guide-templates")
 	}
 }

@@ -1792,6 +1792,8 @@ type BuildSpec struct {
 	Instructions string `cbor:"8,keyasint,omitempty" json:"instructions,omitempty"`
 	// For a template: name of the image that is taken as it is.
 	Image string `cbor:"9,keyasint,omitempty" json:"image,omitempty"`
+	// For a template: values of build secrets, encrypted.
+	Secrets map[string]schema.Secret `cbor:"11,keyasint,omitempty" json:"secrets,omitempty"`
 	// The user cancelled it. (default false)
 	Cancel bool `cbor:"3,keyasint" json:"cancel"`
 	// Do not reuse earlier results. (default false)
@@ -1838,6 +1840,13 @@ func (x *BuildSpec) ValidateFields(v *schema.Validator) {
 	}
 	if x.Instructions != "" {
 		v.MaxLen("instructions", len(x.Instructions), 262144)
+	}
+	for _, k := range schema.Keys(x.Secrets) {
+		e := x.Secrets[k]
+		v.Secret(schema.KeyName("secrets", k), e)
+	}
+	for k := range x.Secrets {
+		v.MapKey("secrets", k)
 	}
 }
 
@@ -1943,6 +1952,7 @@ const (
 	BuildAttrDockerfile      = "spec.dockerfile"
 	BuildAttrInstructions    = "spec.instructions"
 	BuildAttrImage           = "spec.image"
+	BuildAttrSecrets         = "spec.secrets"
 	BuildAttrCancel          = "spec.cancel"
 	BuildAttrNoCache         = "spec.no_cache"
 	BuildAttrStack           = "spec.stack"
@@ -2035,6 +2045,7 @@ var BuildKind = &schema.Kind{
 		{Path: "spec.dockerfile", Number: 7, Type: "string", Doc: "For a template: path of the Dockerfile in the source."},
 		{Path: "spec.instructions", Number: 8, Type: "string", Doc: "For a template: text of the Dockerfile."},
 		{Path: "spec.image", Number: 9, Type: "string", Doc: "For a template: name of the image that is taken as it is."},
+		{Path: "spec.secrets", Number: 11, Type: "map of secret", Doc: "For a template: values of build secrets, encrypted."},
 		{Path: "spec.cancel", Number: 3, Type: "bool", Doc: "The user cancelled it.", Default: "false"},
 		{Path: "spec.no_cache", Number: 4, Type: "bool", Doc: "Do not reuse earlier results.", Default: "false"},
 		{Path: "spec.stack", Number: 5, Type: "string", Doc: "Stack to build it with: go, python, ruby, php, java, rust, deno, node, static, dockerfile; absent: what app.toml says or is detected."},

@@ -867,6 +867,8 @@ type BuildTemplateRequest struct {
 	Image string `cbor:"7,keyasint,omitempty" json:"image,omitempty"`
 	// Do not reuse earlier results.
 	NoCache *bool `cbor:"8,keyasint,omitempty" json:"no_cache,omitempty"`
+	// Values of build secrets, which are sealed before they are stored.
+	Secrets map[string]string `cbor:"22,keyasint,omitempty" json:"secrets,omitempty"`
 	// Tags that it gets when it is built; absent: latest.
 	Tags []string `cbor:"9,keyasint,omitempty" json:"tags,omitempty"`
 	// Other names of the template.
@@ -912,6 +914,9 @@ func (x *BuildTemplateRequest) ValidateFields(v *schema.Validator) {
 	}
 	for i := range x.Steps {
 		v.InElem("steps", i, &x.Steps[i])
+	}
+	for k := range x.Secrets {
+		v.MapKey("secrets", k)
 	}
 	if x.Ready != nil {
 		v.In("ready", x.Ready)

@@ -31,7 +31,7 @@ type buildOptions struct {
 	readyPath     string
 	readyCommand  string
 	readyTimeout  time.Duration
-	env           []string
+	env, secrets  []string
 	cpu           command.CPU
 	memory, bytes command.Bytes
 	capabilities  string
@@ -67,6 +67,7 @@ The server runs the build: Ctrl-C only stops watching it. Exit code 3: the build
 	f.StringVar(&o.readyCommand, "ready-command", "", "command that exits with 0 when the start command is ready, by /bin/sh")
 	f.DurationVar(&o.readyTimeout, "ready-timeout", 0, "longest time until it is ready; default a minute")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment variable of its sandboxes, KEY=VALUE, or KEY for its value here")
+	f.StringArrayVar(&o.secrets, "secret", nil, "build secret, KEY for its value here, or KEY=VALUE; steps read it, the image does not have it")
 	f.StringVarP(&o.req.User, "user", "u", "", "user of the processes; default the image's")
 	f.StringVarP(&o.req.Workdir, "workdir", "w", "", "working directory; default the image's")
 	f.StringVar(&o.capabilities, "capabilities", "", "of the programs of root: none, or default, which official images expect")
@@ -84,6 +85,9 @@ func (o *buildOptions) request() (files bool, err error) {
 	req.Project, req.NoCache = o.Project(), &o.noCache
 	req.CPUMillis, req.MemoryBytes, req.DiskBytes = o.cpu.Ptr(), o.memory.Ptr(), o.bytes.Ptr()
 	if req.Env, err = command.ParseEnv(o.env); err != nil {
+		return false, err
+	}
+	if req.Secrets, err = command.ParseSecrets(o.secrets); err != nil {
 		return false, err
 	}
 	if req.Capabilities = sandbox.CapabilitySet(o.capabilities); req.Capabilities != "" && !req.Capabilities.Valid() {

@@ -59,6 +59,7 @@ type fixture struct {
 	dockerfile string                                         // of the source; empty: one that does nothing
 	asked      atomic.Pointer[buildkit.Request]               // the last request
 	calls      atomic.Int64
+	sealer     *schema.Sealer // of the secrets of templates
 }
 
 func setup(t *testing.T) *fixture {

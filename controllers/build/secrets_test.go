@@ -54,14 +54,20 @@ func TestSecrets(t *testing.T) {
 	if got := f.asked.Load().Secrets; !maps.Equal(got, want) {
 		t.Errorf("the builder got %q", got)
 	}
+	if text := f.log(b); strings.Contains(text, "s3cret") || !strings.Contains(text, "build secrets: INDEX, NPM_TOKEN, git-token") || !strings.Contains(text, "no variable for the build secret optional") {
+		t.Errorf("log:\n%s", text)
+	}
+}
+
+// log returns the text of the log of a build.
+func (f *fixture) log(b *app.Build) string {
+	f.Helper()
 	var log strings.Builder
-	if err := f.logs.Read(t.Context(), string(b.ID), 0, false, func(e buildlog.Event, _ int64) error {
+	if err := f.logs.Read(f.Context(), string(b.ID), 0, false, func(e buildlog.Event, _ int64) error {
 		log.WriteString(e.Text + "\n")
 		return nil
 	}); err != nil {
-		t.Fatal(err)
+		f.Fatal(err)
 	}
-	if text := log.String(); strings.Contains(text, "s3cret") || !strings.Contains(text, "build secrets: INDEX, NPM_TOKEN, git-token") || !strings.Contains(text, "no variable for the build secret optional") {
-		t.Errorf("log:\n%s", text)
-	}
+	return log.String()
 }

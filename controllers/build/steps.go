@@ -79,7 +79,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, because(app.FailureReasonImage, offer(plan, err))
 	}
-	secrets, err := r.buildSecrets(ctx, b.Spec.App, plan, log)
+	secrets, err := r.appSecrets(ctx, b.Spec.App, plan.Secrets, log)
 	if err != nil {
 		return nil, because(app.FailureReasonBuild, err)
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/containerd/containerd/v2/core/content"
 
@@ -34,22 +36,26 @@ func (r *Reconciler) template(ctx context.Context, b *app.Build, dir string, log
 	if err != nil {
 		return nil, because(app.FailureReasonInternal, err)
 	}
-	plan := &stack.Plan{Stack: "dockerfile", Dockerfile: b.Spec.Instructions}
+	plan := &stack.Plan{Stack: "dockerfile", Dockerfile: stack.WithSecrets(b.Spec.Instructions, slices.Sorted(maps.Keys(b.Spec.Secrets)))}
 	if b.Spec.Dockerfile != "" {
 		if plan.Dockerfile, err = readDockerfile(dir, b.Spec.Dockerfile); err != nil {
 			return nil, because(app.FailureReasonSource, err)
 		}
 	}
-	if plan.Bases, err = stack.Bases(plan.Dockerfile); err != nil {
+	if plan.Bases, plan.Secrets, err = stack.Inputs(plan.Dockerfile); err != nil {
 		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "Dockerfile: %w", err))
 	}
 	bases, err := r.bases(ctx, b.Project, plan, log)
 	if err != nil {
 		return nil, because(app.FailureReasonImage, err)
 	}
+	secrets, err := r.templateSecrets(b, plan.Secrets, log)
+	if err != nil {
+		return nil, because(app.FailureReasonBuild, err)
+	}
 	res, err := r.image(ctx, buildkit.Request{
 		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: images.Name(v.Spec.Template), Bases: bases,
-		CacheScope: string(b.Project), ContextKey: string(v.Spec.Template), NoCache: b.Spec.NoCache,
+		CacheScope: string(b.Project), ContextKey: string(v.Spec.Template), Secrets: secrets, NoCache: b.Spec.NoCache,
 	}, log)
 	if err != nil {
 		return nil, err

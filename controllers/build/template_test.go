@@ -34,6 +34,7 @@ func (f *fixture) ofTemplate(v *sandbox.TemplateVersion, phase app.BuildPhase, d
 	f.Helper()
 	f.do = func(context.Context, int64) error { return nil }
 	r := f.reconciler()
+	r.Sealer = f.sealer
 	r.Image = func(_ context.Context, name string) (string, error) { return "store/" + name, nil }
 	r.Content = func(_ context.Context, image string) (content.Store, error) {
 		if !strings.HasSuffix(image, strings.Repeat("1", 64)) {
@@ -71,6 +72,40 @@ func TestTemplateOfInstructions(t *testing.T) {
 	b := f.ofTemplate(v, app.BuildPhaseSucceeded, func(s *app.BuildSpec) { s.Instructions = "FROM debian\n" })
 	if req := f.asked.Load(); b.Status.Image == "" || req.Dockerfile != "FROM debian\n" {
 		t.Errorf("%+v; %+v", b.Status, req)
+	}
+}
+
+// TestTemplateSecrets: the steps of a template read its build secrets; those of a Dockerfile mount them by themselves.
+func TestTemplateSecrets(t *testing.T) {
+	f := setup(t)
+	v, _ := f.template(f.app.Project)
+	sealer := schema.NewSealer(filepath.Join(t.TempDir(), "key"))
+	sealed, err := sealer.Seal("s3cret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.sealer = sealer
+	f.ofTemplate(v, app.BuildPhaseSucceeded, func(s *app.BuildSpec) {
+		s.Instructions, s.Secrets = "FROM debian\nRUN [\"a\"]\n", map[string]schema.Secret{"PIP_TOKEN": sealed}
+	})
+	req := f.asked.Load()
+	if !strings.Contains(req.Dockerfile, "RUN --mount=type=secret,id=PIP_TOKEN,env=PIP_TOKEN [") || req.Secrets["PIP_TOKEN"] != "s3cret" {
+		t.Errorf("the builder got %q with\n%s", req.Secrets, req.Dockerfile)
+	}
+
+	f.dockerfile = "FROM debian\nRUN --mount=type=secret,id=npm-token,required x\n"
+	b := f.ofTemplate(v, app.BuildPhaseFailed, func(s *app.BuildSpec) { s.Source, s.Dockerfile = "src", "Dockerfile" })
+	if !strings.Contains(b.Status.Message, "npm-token") || !strings.Contains(b.Status.Hint, "--secret NPM_TOKEN") {
+		t.Errorf("message %q, hint %q", b.Status.Message, b.Status.Hint)
+	}
+	b = f.ofTemplate(v, app.BuildPhaseSucceeded, func(s *app.BuildSpec) {
+		s.Source, s.Dockerfile, s.Secrets = "src", "Dockerfile", map[string]schema.Secret{"NPM_TOKEN": sealed, "OTHER": sealed}
+	})
+	if req := f.asked.Load(); len(req.Secrets) != 1 || req.Secrets["npm-token"] != "s3cret" {
+		t.Errorf("the builder got %q", req.Secrets)
+	}
+	if text := f.log(b); strings.Contains(text, "s3cret") || !strings.Contains(text, "no step mounts the build secret OTHER") {
+		t.Errorf("log:\n%s", text)
 	}
 }
 

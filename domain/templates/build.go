@@ -33,6 +33,7 @@ type BuildRequest struct {
 	Steps      []sandbox.BuildStep
 	Image      string // a name that Resolve understands
 	NoCache    bool
+	Secrets    map[string]string // of the build; sealed before they are stored
 
 	Tags    []string // that it gets when it is built; none: TagLatest
 	Aliases []string // more names of the template
@@ -167,8 +168,14 @@ func (s *Service) buildOf(ctx context.Context, project schema.ID, req *BuildRequ
 		return nil, errs.New(errs.InvalidArgument, "a template is made of a Dockerfile, of steps or of an image: exactly one of them")
 	}
 	if req.Image != "" {
+		if len(req.Secrets) > 0 {
+			return nil, errs.New(errs.InvalidArgument, "a template of an image has no build that could read secrets")
+		}
 		b.Spec.Image = req.Image
 		return b, nil
+	}
+	if err := s.sealSecrets(b, req.Secrets); err != nil {
+		return nil, err
 	}
 	if req.Source != "" {
 		if err := s.Sources.CheckUploaded(req.Source); err != nil {
@@ -191,10 +198,32 @@ func (s *Service) buildOf(ctx context.Context, project schema.ID, req *BuildRequ
 	if err != nil {
 		return nil, err
 	}
-	if _, err := stack.Bases(b.Spec.Instructions); err != nil { // such as a line that is too long
+	if _, _, err := stack.Inputs(b.Spec.Instructions); err != nil { // such as a line that is too long
 		return nil, errs.New(errs.InvalidArgument, "steps: %w", err)
 	}
 	return b, nil
+}
+
+// sealSecrets gives a build its secrets. InvalidArgument if they are too many, or have no valid names.
+func (s *Service) sealSecrets(b *app.Build, values map[string]string) error {
+	if len(values) == 0 {
+		return nil
+	}
+	if err := sandbox.CheckEnv("secrets", values); err != nil {
+		return errs.New(errs.InvalidArgument, "%w", err)
+	}
+	b.Spec.Secrets = map[string]schema.Secret{}
+	for name, value := range values {
+		if !envName.MatchString(name) { // steps have it as a variable
+			return errs.New(errs.InvalidArgument, "the name of build secret %q is not that of a variable: letters, digits and _, not a digit first", name)
+		}
+		sealed, err := s.Sealer.Seal(value)
+		if err != nil {
+			return errs.Wrap(err, "seal the build secret %s", name)
+		}
+		b.Spec.Secrets[name] = sealed
+	}
+	return nil
 }
 
 // forBuild returns the template that a version is built for, which may be new,

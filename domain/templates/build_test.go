@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,7 @@ func setup(t *testing.T) *fixture {
 	t.Helper()
 	store := pgtest.Store(t, api.Kinds()...)
 	s := New(store, informer.New(informer.Config{Reader: store}), nil, slog.New(slog.DiscardHandler))
+	s.Sealer = schema.NewSealer(filepath.Join(t.TempDir(), "key"))
 	s.Sources = source.NewStore(source.StoreConfig{Dir: t.TempDir()})
 	f := &fixture{T: t, Service: s}
 	f.must(projects.Ensure(t.Context(), store, projects.Default))
@@ -252,6 +254,8 @@ func TestBuildRefusals(t *testing.T) {
 		"a relative workdir":       {"new", BuildRequest{Image: "debian", Workdir: "a"}, errs.InvalidArgument, "absolute"},
 		"a long line":              {"new", BuildRequest{Steps: []sandbox.BuildStep{step("run", strings.Repeat("x", 100<<10))}}, errs.InvalidArgument, "steps: "},
 		"an option as a directory": {"new", BuildRequest{Steps: []sandbox.BuildStep{step("workdir", "--x")}}, errs.InvalidArgument, "steps: "},
+		"secrets of an image":      {"new", BuildRequest{Image: "debian", Secrets: map[string]string{"A": "s3cret"}}, errs.InvalidArgument, "no build that could read secrets"},
+		"a secret without a name":  {"new", BuildRequest{Steps: []sandbox.BuildStep{step("run", "true")}, Secrets: map[string]string{"A-B": "s3cret"}}, errs.InvalidArgument, "A-B"},
 		"nothing":                  {"new", BuildRequest{}, errs.InvalidArgument, "exactly one"},
 		"image and Dockerfile":     {"new", BuildRequest{Image: "debian", Dockerfile: "Dockerfile"}, errs.InvalidArgument, "exactly one"},
 		"Dockerfile of nothing":    {"new", BuildRequest{Dockerfile: "Dockerfile"}, errs.InvalidArgument, "needs the source"},
@@ -271,7 +275,12 @@ func TestBuildRefusals(t *testing.T) {
 			}
 		})
 	}
-	_, err := f.Build(t.Context(), System, "python", BuildRequest{Image: "debian"})
+	b, err := f.Build(t.Context(), "", "sealed", BuildRequest{Steps: []sandbox.BuildStep{step("run", "true")}, Secrets: map[string]string{"A": "s3cret"}})
+	f.must(err)
+	if s, err := f.Sealer.Open(b.Build.Spec.Secrets["A"]); err != nil || s != "s3cret" {
+		t.Errorf("the secret is stored as %q (%v)", s, err)
+	}
+	_, err = f.Build(t.Context(), System, "python", BuildRequest{Image: "debian"})
 	f.class("a build of a shipped template", err, errs.FailedPrecondition)
 	f.class("deletion of a shipped template", f.Delete(t.Context(), "", "python"), errs.FailedPrecondition)
 	f.class("deletion of no version", f.Delete(t.Context(), "", "shop:"), errs.InvalidArgument)
@@ -281,7 +290,7 @@ func TestBuildRefusals(t *testing.T) {
 	f.class("a tag of a shipped template", err, errs.FailedPrecondition)
 	_, err = f.Alias(t.Context(), "", "shop", "python", false)
 	f.class("an alias that is shipped", err, errs.AlreadyExists)
-	if all, err := f.List(t.Context(), f.project); err != nil || len(all) != 12 {
+	if all, err := f.List(t.Context(), f.project); err != nil || len(all) != 13 {
 		t.Errorf("%d templates are left, %v", len(all), err)
 	}
 }

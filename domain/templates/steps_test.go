@@ -62,7 +62,7 @@ RUN ["/bin/sh","-c","id"]
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	bases, err := stack.Bases(got)
+	bases, _, err := stack.Inputs(got)
 	if err != nil || len(bases) != 1 {
 		t.Errorf("%q, %v", bases, err)
 	}

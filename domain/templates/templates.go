@@ -50,7 +50,8 @@ type Service struct {
 	// Size returns the size of an image of the node's image store, in bytes; nil:
 	// sizes are not recorded.
 	Size    func(ctx context.Context, image string) (int64, error)
-	Sources *source.Store // store of uploaded sources
+	Sources *source.Store  // store of uploaded sources
+	Sealer  *schema.Sealer // of build secrets
 	// Keep is how many versions of a template stay when another was built, besides
 	// those with a tag and the selected one; 0: all.
 	Keep   int

@@ -62,14 +62,14 @@ func planDockerfile(s *source, p *Plan) error {
 	return nil
 }
 
-// Bases returns the images that a Dockerfile begins from or copies from, as
-// written there.
-func Bases(dockerfile string) ([]string, error) {
+// Inputs returns the images that a Dockerfile begins from or copies from, as
+// written there, and the build secrets that its steps mount.
+func Inputs(dockerfile string) (bases []string, secrets []Secret, err error) {
 	d, err := parseDockerfile(dockerfile, nil, "")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return d.bases, nil
+	return d.bases, d.secrets, nil
 }
 
 // parsed is what matters of a Dockerfile.

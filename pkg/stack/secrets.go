@@ -9,8 +9,8 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 )
 
-// Secret is a build secret: steps of the build read it, and no layer of the image has it. Its value is that of the
-// app's environment variable of this name.
+// Secret is a build secret: steps of the build read it, and no layer of the image has it. For an app its value is that
+// of the environment variable of this name.
 type Secret struct {
 	ID       string // as in RUN --mount=type=secret,id=ID
 	Required bool   // the build fails without a value
@@ -27,7 +27,7 @@ func (s *source) secrets(p *Plan) {
 		p.because("%s gives the build the secrets %s", s.cfg.File, strings.Join(names, ", "))
 	}
 	if p.Generated {
-		p.Dockerfile = withSecrets(p.Dockerfile, names)
+		p.Dockerfile = WithSecrets(p.Dockerfile, names)
 	}
 }
 
@@ -42,9 +42,9 @@ func addSecret(list []Secret, add Secret) []Secret {
 	return append(list, add)
 }
 
-// withSecrets lets every step of a Dockerfile, except those that install Debian packages, have secrets as environment
+// WithSecrets lets every step of a Dockerfile, except those that install Debian packages, have secrets as environment
 // variables.
-func withSecrets(dockerfile string, names []string) string {
+func WithSecrets(dockerfile string, names []string) string {
 	var mounts strings.Builder
 	for _, name := range names {
 		mounts.WriteString(" --mount=type=secret,id=" + name + ",env=" + name)

@@ -92,6 +92,7 @@ func newPlane(s *Server) *plane {
 	p.templates = templates.New(p.policies, p.informers, image, p.logger)
 	p.templates.Size = func(context.Context, string) (int64, error) { return 0, nil }
 	p.templates.Keep = int(p.cfg.Retention.Versions)
+	p.templates.Sealer = p.sealer
 	p.objects = &objects{}
 	p.rt = kit.New(kit.Config{Informers: p.informers, Logger: p.logger})
 	p.deps = p.services()

@@ -157,6 +157,7 @@ type TemplateBuild struct {
 	Dockerfile  string            `json:"dockerfile,omitempty" maxLength:"262144" doc:"Text of a Dockerfile."`
 	Steps       []Step            `json:"steps,omitempty" maxItems:"200" doc:"Steps."`
 	Files       []InputFile       `json:"files,omitempty" maxItems:"1000" doc:"Files for the Dockerfile or the steps, with relative paths; at most 8 MiB together."`
+	Secrets     map[string]string `json:"secrets,omitempty" doc:"Values of build secrets: steps read them, the image does not have them."`
 	NoCache     bool              `json:"no_cache,omitempty" doc:"Do not reuse earlier results."`
 	Tags        []string          `json:"tags,omitempty" maxItems:"100" doc:"Tags that it gets when it is built; absent: latest."`
 	Aliases     []string          `json:"aliases,omitempty" maxItems:"100" doc:"Other names of the template."`
@@ -215,7 +216,7 @@ func buildTemplate(ctx context.Context, in *buildTemplateInput) (*builtVersion, 
 func build(ctx context.Context, name string, b *TemplateBuild, isNew bool, wait int64) (*builtVersion, error) {
 	caller := callerFrom(ctx)
 	req := &sandbox.BuildTemplateRequest{
-		Project: caller.Project(), Name: name, New: opt.Of(isNew), Title: b.Title, Image: b.Image, NoCache: opt.Of(b.NoCache), Tags: b.Tags, Aliases: b.Aliases,
+		Project: caller.Project(), Name: name, New: opt.Of(isNew), Title: b.Title, Image: b.Image, NoCache: opt.Of(b.NoCache), Secrets: b.Secrets, Tags: b.Tags, Aliases: b.Aliases,
 		Start: b.Start, Env: b.Env, User: b.User, Workdir: b.Workdir, CPUMillis: b.CPUMillis, MemoryBytes: b.MemoryBytes, DiskBytes: b.DiskBytes,
 	}
 	if r := b.Ready; r != nil {

@@ -94,7 +94,7 @@ func (h *templateHandler) show(ctx context.Context, project, name string) (*sand
 
 func (h *templateHandler) Build(ctx context.Context, req *sandbox.BuildTemplateRequest) (*sandbox.BuildTemplateResponse, error) {
 	r := templates.BuildRequest{
-		New: opt.Value(req.New), Labels: req.Labels, Title: req.Title, Dockerfile: req.Dockerfile, Steps: req.Steps, Image: req.Image, NoCache: opt.Value(req.NoCache), Tags: req.Tags, Aliases: req.Aliases,
+		New: opt.Value(req.New), Labels: req.Labels, Title: req.Title, Dockerfile: req.Dockerfile, Steps: req.Steps, Image: req.Image, NoCache: opt.Value(req.NoCache), Secrets: req.Secrets, Tags: req.Tags, Aliases: req.Aliases,
 		Start: req.Start, Env: req.Env, User: req.User, Workdir: req.Workdir, Capabilities: req.Capabilities,
 		CPUMillis: opt.Value(req.CPUMillis), MemoryBytes: opt.Value(req.MemoryBytes), DiskBytes: opt.Value(req.DiskBytes),
 	}

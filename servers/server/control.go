@@ -117,6 +117,7 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
 	c.templates = templates.New(c.policies, c.informers, c.images.Resolve, log)
 	c.templates.Size, c.templates.Sources, c.templates.Keep = c.images.Size, src.Store, int(cfg.Retention.Versions)
+	c.templates.Sealer = c.sealer
 	c.builds.Image = c.images.Resolve
 	c.rt = kit.New(kit.Config{Informers: c.informers, Logger: log, Registerer: reg})
 	c.objects = retention.NewObjects(&retention.Objects{

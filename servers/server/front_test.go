@@ -97,7 +97,7 @@ func newFrontEnvOn(t *testing.T, store entityStore, change ...func(*config.Confi
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.rt = kit.New(kit.Config{Informers: c.informers})
 	sources := openSources(cfg, in, log)
-	c.templates.Sources = sources.Store
+	c.templates.Sources, c.templates.Sealer = sources.Store, sealer
 	traces, err := openTraces(t.Context(), cfg, "runtime", in.ID, log)
 	if err != nil {
 		t.Fatal(err)

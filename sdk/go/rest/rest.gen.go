@@ -2037,6 +2037,9 @@ type NewTemplate struct {
 	// Ready When the start command is ready; absent: as soon as it was started.
 	Ready *Ready `json:"ready,omitempty"`
 
+	// Secrets Values of build secrets: steps read them, the image does not have them.
+	Secrets map[string]string `json:"secrets,omitempty"`
+
 	// Start Command that runs in every sandbox from its start on.
 	Start []string `json:"start,omitempty"`
 
@@ -2724,6 +2727,9 @@ type TemplateBuild struct {
 
 	// Ready When the start command is ready; absent: as soon as it was started.
 	Ready *Ready `json:"ready,omitempty"`
+
+	// Secrets Values of build secrets: steps read them, the image does not have them.
+	Secrets map[string]string `json:"secrets,omitempty"`
 
 	// Start Command that runs in every sandbox from its start on.
 	Start []string `json:"start,omitempty"`

@@ -3067,6 +3067,10 @@ export interface components {
             no_cache?: boolean;
             /** @description When the start command is ready; absent: as soon as it was started. */
             ready?: components["schemas"]["Ready"];
+            /** @description Values of build secrets: steps read them, the image does not have them. */
+            secrets?: {
+                [key: string]: string;
+            };
             /** @description Command that runs in every sandbox from its start on. */
             start?: string[];
             /** @description Steps. */
@@ -3779,6 +3783,10 @@ export interface components {
             no_cache?: boolean;
             /** @description When the start command is ready; absent: as soon as it was started. */
             ready?: components["schemas"]["Ready"];
+            /** @description Values of build secrets: steps read them, the image does not have them. */
+            secrets?: {
+                [key: string]: string;
+            };
             /** @description Command that runs in every sandbox from its start on. */
             start?: string[];
             /** @description Steps. */

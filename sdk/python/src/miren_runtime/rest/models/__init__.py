@@ -124,6 +124,7 @@ from .mount_request import MountRequest
 from .new_key import NewKey
 from .new_template import NewTemplate
 from .new_template_env import NewTemplateEnv
+from .new_template_secrets import NewTemplateSecrets
 from .new_webhook import NewWebhook
 from .node import Node
 from .node_list import NodeList
@@ -172,6 +173,7 @@ from .submission_labels import SubmissionLabels
 from .template import Template
 from .template_build import TemplateBuild
 from .template_build_env import TemplateBuildEnv
+from .template_build_secrets import TemplateBuildSecrets
 from .template_details import TemplateDetails
 from .template_details_tags import TemplateDetailsTags
 from .template_list import TemplateList
@@ -324,6 +326,7 @@ __all__ = (
     "NewKey",
     "NewTemplate",
     "NewTemplateEnv",
+    "NewTemplateSecrets",
     "NewWebhook",
     "Node",
     "NodeList",
@@ -372,6 +375,7 @@ __all__ = (
     "Template",
     "TemplateBuild",
     "TemplateBuildEnv",
+    "TemplateBuildSecrets",
     "TemplateDetails",
     "TemplateDetailsTags",
     "TemplateList",

@@ -10,6 +10,7 @@ from ..types import UNSET, Unset
 if TYPE_CHECKING:
     from ..models.input_file import InputFile
     from ..models.new_template_env import NewTemplateEnv
+    from ..models.new_template_secrets import NewTemplateSecrets
     from ..models.ready import Ready
     from ..models.step import Step
 
@@ -40,6 +41,8 @@ class NewTemplate:
     no_cache: bool | Unset = UNSET
     """ Do not reuse earlier results. """
     ready: Ready | Unset = UNSET
+    secrets: NewTemplateSecrets | Unset = UNSET
+    """ Values of build secrets: steps read them, the image does not have them. """
     start: list[str] | Unset = UNSET
     """ Command that runs in every sandbox from its start on. """
     steps: list[Step] | Unset = UNSET
@@ -86,6 +89,10 @@ class NewTemplate:
         ready: dict[str, Any] | Unset = UNSET
         if not isinstance(self.ready, Unset):
             ready = self.ready.to_dict()
+
+        secrets: dict[str, Any] | Unset = UNSET
+        if not isinstance(self.secrets, Unset):
+            secrets = self.secrets.to_dict()
 
         start: list[str] | Unset = UNSET
         if not isinstance(self.start, Unset):
@@ -135,6 +142,8 @@ class NewTemplate:
             field_dict["no_cache"] = no_cache
         if ready is not UNSET:
             field_dict["ready"] = ready
+        if secrets is not UNSET:
+            field_dict["secrets"] = secrets
         if start is not UNSET:
             field_dict["start"] = start
         if steps is not UNSET:
@@ -154,6 +163,7 @@ class NewTemplate:
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
         from ..models.input_file import InputFile  # noqa: PLC0415
         from ..models.new_template_env import NewTemplateEnv  # noqa: PLC0415
+        from ..models.new_template_secrets import NewTemplateSecrets  # noqa: PLC0415
         from ..models.ready import Ready  # noqa: PLC0415
         from ..models.step import Step  # noqa: PLC0415
 
@@ -197,6 +207,13 @@ class NewTemplate:
         else:
             ready = Ready.from_dict(_ready)
 
+        _secrets = d.pop("secrets", UNSET)
+        secrets: NewTemplateSecrets | Unset
+        if isinstance(_secrets, Unset):
+            secrets = UNSET
+        else:
+            secrets = NewTemplateSecrets.from_dict(_secrets)
+
         start = cast(list[str], d.pop("start", UNSET))
 
         _steps = d.pop("steps", UNSET)
@@ -228,6 +245,7 @@ class NewTemplate:
             memory_bytes=memory_bytes,
             no_cache=no_cache,
             ready=ready,
+            secrets=secrets,
             start=start,
             steps=steps,
             tags=tags,

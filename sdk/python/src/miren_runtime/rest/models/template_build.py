@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..models.ready import Ready
     from ..models.step import Step
     from ..models.template_build_env import TemplateBuildEnv
+    from ..models.template_build_secrets import TemplateBuildSecrets
 
 
 T = TypeVar("T", bound="TemplateBuild")
@@ -38,6 +39,8 @@ class TemplateBuild:
     no_cache: bool | Unset = UNSET
     """ Do not reuse earlier results. """
     ready: Ready | Unset = UNSET
+    secrets: TemplateBuildSecrets | Unset = UNSET
+    """ Values of build secrets: steps read them, the image does not have them. """
     start: list[str] | Unset = UNSET
     """ Command that runs in every sandbox from its start on. """
     steps: list[Step] | Unset = UNSET
@@ -83,6 +86,10 @@ class TemplateBuild:
         if not isinstance(self.ready, Unset):
             ready = self.ready.to_dict()
 
+        secrets: dict[str, Any] | Unset = UNSET
+        if not isinstance(self.secrets, Unset):
+            secrets = self.secrets.to_dict()
+
         start: list[str] | Unset = UNSET
         if not isinstance(self.start, Unset):
             start = self.start
@@ -127,6 +134,8 @@ class TemplateBuild:
             field_dict["no_cache"] = no_cache
         if ready is not UNSET:
             field_dict["ready"] = ready
+        if secrets is not UNSET:
+            field_dict["secrets"] = secrets
         if start is not UNSET:
             field_dict["start"] = start
         if steps is not UNSET:
@@ -148,6 +157,7 @@ class TemplateBuild:
         from ..models.ready import Ready  # noqa: PLC0415
         from ..models.step import Step  # noqa: PLC0415
         from ..models.template_build_env import TemplateBuildEnv  # noqa: PLC0415
+        from ..models.template_build_secrets import TemplateBuildSecrets  # noqa: PLC0415
 
         d = dict(src_dict)
         aliases = cast(list[str], d.pop("aliases", UNSET))
@@ -187,6 +197,13 @@ class TemplateBuild:
         else:
             ready = Ready.from_dict(_ready)
 
+        _secrets = d.pop("secrets", UNSET)
+        secrets: TemplateBuildSecrets | Unset
+        if isinstance(_secrets, Unset):
+            secrets = UNSET
+        else:
+            secrets = TemplateBuildSecrets.from_dict(_secrets)
+
         start = cast(list[str], d.pop("start", UNSET))
 
         _steps = d.pop("steps", UNSET)
@@ -217,6 +234,7 @@ class TemplateBuild:
             memory_bytes=memory_bytes,
             no_cache=no_cache,
             ready=ready,
+            secrets=secrets,
             start=start,
             steps=steps,
             tags=tags,
