@@ -35,7 +35,7 @@ test: ## Everything, unit to end-to-end, on the real components
 	@$(MAKE) --no-print-directory --keep-going test-unit test-root # one run shows every failure
 	@hack/clean-check.sh after
 
-test-unit: packages ## Tests that need no root and of the toolchain only the S3 servers, etcd and pebble
+test-unit: packages ## Tests that need no root and of the toolchain only what hack/toolchain.sh test builds
 	@hack/toolchain.sh test
 	@hack/test.sh unit
 

@@ -17,6 +17,8 @@ var titles = map[string]struct{ title, how string }{
 		"durable. Snapshot and clone are of that volume, sent."},
 	"diskstate": {"State of disks", "Memory: after a collection, each disk written and read before. Write amplification: what GC wrote\n" +
 		"on top of the caller's random 4 KiB writes, in segments of 1 MiB in a store in memory, when GC holds the space at 1.43×."},
+	"logs": {"Logs", "The store of apps' output, in this process: lines of JSON and plain ones are appended as the node does, until their text has the\n" +
+		"size of `--logs-size`; then all of it is searched. Sizes are of the text, not of the disk. No peer."},
 	"memory": {"Memory", "Proportional set size (PSS) of each process after one app was deployed and the installation was left alone for a while. Pages that other\n" +
 		"installations on the machine map too (the same binaries) count in part only: measure with no other running."},
 	"sandbox": {"Sandboxes", "Create to first exec: `Sandboxes.Run`, `Wait` and `Exec` of `/bin/true` through RPC until its exit code is there, with network, limits,\n" +

@@ -16,9 +16,9 @@ import (
 // benchLogs measures the store of apps' output, without a peer: lines of JSON and plain
 // ones are appended as the node does, and searched.
 func benchLogs(ctx context.Context, b *bench) error {
-	size := int64(1 << 30)
+	size := b.opt.logs << 20
 	if b.opt.quick {
-		size /= 8
+		size = min(size, 128<<20)
 	}
 	dir := b.scratch.path("app-logs")
 	if err := os.Mkdir(dir, 0o755); err != nil {

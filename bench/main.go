@@ -50,6 +50,7 @@ type options struct {
 	json, markdown string
 	profile        string
 	quick          bool
+	logs           int64 // MiB of text that the benchmark logs appends
 }
 
 func main() {
@@ -68,8 +69,13 @@ func run() int {
 	flag.StringVar(&o.markdown, "markdown", "", "write the table to this file")
 	flag.StringVar(&o.profile, "profile", "", "write CPU profiles of our side to this directory")
 	flag.BoolVar(&o.quick, "quick", false, "fewer and shorter rounds: to see that it works, not to measure")
+	flag.Int64Var(&o.logs, "logs-size", 1024, "MiB of text that the benchmark logs appends and searches, from 64; at most 128 with -quick")
 	flag.Usage = usage
 	flag.Parse()
+	if o.logs < 64 {
+		fmt.Fprintf(os.Stderr, "bench: --logs-size %d is below 64 MiB\n", o.logs)
+		return 2
+	}
 	selected := flag.Args()
 	for _, s := range selected {
 		if !slices.ContainsFunc(areas, func(a struct {

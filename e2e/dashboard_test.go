@@ -22,15 +22,16 @@ var screenshots = flag.String("screenshots", "", "directory for pictures of the 
 // overview, apps with their metrics, a search in the log and a deployment that it follows, sandboxes with terminal and
 // files, executions, disks, audit, entities; as administrator, as viewer, and in an
 // empty project; at the widths of a desktop and of a phone, light and dark. It
-// checks every page with axe-core. The server also sends logs and metrics to sinks.
+// checks every page with axe-core. The server also sends logs, metrics and traces to a
+// collector of OpenTelemetry, and logs to ClickHouse.
 func TestDashboard(t *testing.T) {
-	sink, samples := newLogSink(t), newMetricsSink(t)
+	sinks := startSinks(t)
 	provider, rules, secret := oidctest.New(t), filepath.Join(t.TempDir(), "trust.yaml"), filepath.Join(t.TempDir(), "secret")
 	write(t, secret, provider.Secret+"\n")
 	write(t, rules, "[]\n")
 	provider.LogsIn(map[string]any{"sub": "ann", "groups": []string{"operators"}})
-	s, url := withAPI(t, "dashboard", "--api-trust-file", rules, "--dashboard-oidc-issuer", provider.URL, "--dashboard-oidc-client-id", provider.ID,
-		"--dashboard-oidc-secret-file", secret, "--metrics-interval", "1s", "--logs-sinks", sink.url, "--metrics-sinks", samples.url)
+	s, url := withAPI(t, "dashboard", append(sinks.flags(), "--api-trust-file", rules, "--dashboard-oidc-issuer", provider.URL, "--dashboard-oidc-client-id", provider.ID,
+		"--dashboard-oidc-secret-file", secret, "--metrics-interval", "1s")...)
 	write(t, rules, fmt.Sprintf("- {issuer: %q, audience: %q, claims: {groups: operators}, project: \"*\", roles: [admin]}\n", provider.URL, provider.ID))
 	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
 	viewer := strings.TrimSpace(s.r(t, "", "key", "create", "look", "--role", "viewer"))
@@ -46,8 +47,7 @@ func TestDashboard(t *testing.T) {
 	// The image of executions is made before a page waits for one: that takes minutes the first time.
 	s.r(t, "", "run", "-l", "sh", "true")
 	testMetricsGuide(t, s)
-	sink.has(t, `"app":"shop","service":"web"`, "serving")
-	samples.has(t, "shop-web runtime_sandbox_memory_bytes", "shop-web runtime_ingress_requests_total", " runtime_node_disk_bytes")
+	sinks.have(t, "shop", "web", "serving")
 	browse(t, "basics.mjs", url, "KEY="+admin, "LOGGED=serving")
 	// The rules changed while the server ran.
 	browse(t, "oidc.mjs", url, "ISSUER="+provider.URL)

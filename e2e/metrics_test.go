@@ -1,18 +1,13 @@
 package e2e
 
 import (
-	"compress/gzip"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
-	"google.golang.org/protobuf/proto"
-
+	"miren.dev/runtime/testsupport/checkout"
+	"miren.dev/runtime/testsupport/clickhousetest"
+	"miren.dev/runtime/testsupport/otelcoltest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -36,75 +31,56 @@ func testMetricsGuide(t *testing.T, s *server) {
 	g.run("r top", "shop-v1-web")
 }
 
-// logSink is a server that takes lines of logs as ClickHouse does.
-type logSink struct {
-	url string
-	mu  sync.Mutex
-	got strings.Builder
+// sinks are a collector and a ClickHouse to which a server sends logs, metrics and traces.
+type sinks struct {
+	collector  *otelcoltest.Collector
+	clickhouse *clickhousetest.Server
 }
 
-func newLogSink(t *testing.T) *logSink {
-	s := &logSink{}
-	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, err := gzip.NewReader(r.Body)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if _, err := io.Copy(&s.got, body); err != nil {
-			t.Error(err)
-		}
-	}))
-	t.Cleanup(srv.Close)
-	s.url = "clickhouse+" + srv.URL + "/logs/lines"
+func startSinks(t *testing.T) *sinks {
+	t.Helper()
+	s := &sinks{otelcoltest.Start(t), clickhousetest.Start(t)}
+	s.clickhouse.Query(t, checkout.DocBlock(t, "docs/sinks.md", "CREATE TABLE"))
 	return s
 }
 
-// newMetricsSink is a server that takes samples by OTLP. It keeps a line for each metric: service.name and name.
-func newMetricsSink(t *testing.T) *logSink {
-	s := &logSink{}
-	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		var req collector.ExportMetricsServiceRequest
-		body, err := gzip.NewReader(r.Body)
-		if err == nil {
-			var b []byte
-			if b, err = io.ReadAll(body); err == nil {
-				err = proto.Unmarshal(b, &req)
+// flags are those of a server that sends everything to both.
+func (s *sinks) flags() []string {
+	otlp := "http://" + s.collector.Address
+	return []string{"--logs-sinks", "otlp+" + otlp + ",clickhouse+http://" + s.clickhouse.Address + "/logs/lines", "--metrics-sinks", "otlp+" + otlp, "--traces-endpoint", otlp}
+}
+
+// have waits until the sinks have what an app printed, its metrics and those of its node, and spans of the server.
+func (s *sinks) have(t *testing.T, app, service, text string) {
+	t.Helper()
+	where := fmt.Sprintf("app = '%s' AND service = '%s' AND message LIKE '%%%s%%'", app, service, text)
+	wait.For(t, "ClickHouse has what the app printed", func() bool {
+		return s.clickhouse.Query(t, "SELECT count() > 0 FROM logs.lines WHERE "+where) == "1\n"
+	})
+	wait.For(t, "the collector has what the app printed", func() bool {
+		for _, req := range s.collector.Logs(t) {
+			if b := req.String(); strings.Contains(b, `"`+app+"-"+service+`"`) && strings.Contains(b, text) {
+				return true
 			}
 		}
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, of := range req.ResourceMetrics {
-			service := ""
-			for _, a := range of.Resource.Attributes {
-				if a.Key == "service.name" {
-					service = a.Value.GetStringValue()
+		return false
+	})
+	want := map[string]bool{app + "-" + service + " runtime_sandbox_memory_bytes": true, app + "-" + service + " runtime_ingress_requests_total": true, " runtime_node_disk_bytes": true}
+	wait.For(t, "the collector has the metrics", func() bool {
+		for _, req := range s.collector.Metrics(t) {
+			for _, of := range req.ResourceMetrics {
+				name := ""
+				for _, a := range of.Resource.Attributes {
+					if a.Key == "service.name" {
+						name = a.Value.GetStringValue()
+					}
+				}
+				for _, m := range of.ScopeMetrics[0].Metrics {
+					delete(want, name+" "+m.Name)
 				}
 			}
-			for _, m := range of.ScopeMetrics[0].Metrics {
-				fmt.Fprintln(&s.got, service, m.Name)
-			}
 		}
-	}))
-	t.Cleanup(srv.Close)
-	s.url = "otlp+" + srv.URL
-	return s
-}
-
-// has waits until the sink has lines with texts.
-func (s *logSink) has(t *testing.T, texts ...string) {
-	t.Helper()
-	for _, text := range texts {
-		wait.For(t, "the sink has "+text, func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return strings.Contains(s.got.String(), text)
-		})
-	}
+		return len(want) == 0
+	}, wait.State(func() any { return want }))
+	wait.For(t, "the collector has spans", func() bool { return len(s.collector.Traces(t)) > 0 })
 }

@@ -5,6 +5,7 @@
 #   hack/bench.sh store rpc             only these: cli store rpc disks recovery diskstate logs memory sandbox agents faces deploy wake ingress
 #   hack/bench.sh --quick ingress       fewer, shorter rounds: to see that it works
 #   hack/bench.sh --json - store        results as JSON
+#   hack/bench.sh --logs-size 10240 logs  the logs of apps with 10 GiB of text in place of 1 GiB
 #   hack/bench.sh --profile DIR store   with CPU profiles of our side
 #
 # Needs root, bin/runtime and the toolchain (make bin/runtime toolchain). Leave the machine alone meanwhile.

@@ -26,7 +26,7 @@ generation=1
 
 components=(containerd cni buildkit runsc shim launch versitygw)
 # Servers and tools that only tests start; make toolchain does not build them.
-servers=(minio etcd pebble helm)
+servers=(minio etcd pebble otelcol helm)
 # A cluster for tests: API server and kubelet, and a containerd that serves the kubelet.
 cluster=(kubernetes containerd-cri)
 
@@ -98,6 +98,13 @@ describe() {
 		module=hack/toolchain/pebble
 		pinned=github.com/letsencrypt/pebble/v2
 		packages=("$pinned/cmd/pebble" "$pinned/cmd/pebble-challtestsrv")
+		;;
+	otelcol) # An OpenTelemetry Collector that receives OTLP and writes a file.
+		module=hack/toolchain/otelcol
+		pinned=go.opentelemetry.io/collector/otelcol
+		packages=(.)
+		binary=otelcol
+		flags="-X main.version=VERSION"
 		;;
 	helm) # It lints and renders the chart.
 		module=hack/toolchain/helm

@@ -25,8 +25,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// receiver is a server that speaks ClickHouse's HTTP interface as far as inserts go. A
-// real one is not among the packages that tests can have.
+// receiver is a server that speaks ClickHouse's HTTP interface as far as inserts go, and fails as a test needs it. The
+// tests of clickhouse_test.go use the real engine.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex

@@ -16,7 +16,8 @@ import (
 	"miren.dev/runtime/pkg/sink/httpsink"
 )
 
-// otlpSink sends to a collector of OpenTelemetry. The resource of a line is its sandbox.
+// otlpSink sends to a collector of OpenTelemetry. The resource of a line is its sandbox, with
+// the version of the app.
 type otlpSink struct {
 	client   *httpsink.Client
 	url      string
@@ -43,12 +44,15 @@ func (s *otlpSink) Send(ctx context.Context, b Batch) error {
 }
 
 func (s *otlpSink) request(b Batch) *collector.ExportLogsServiceRequest {
-	type key struct{ project, app, service, source string }
+	type key struct {
+		project, app, service, source string
+		version                       int64
+	}
 	groups := map[key]*logs.ScopeLogs{}
 	out := &collector.ExportLogsServiceRequest{}
 	for i := range b.Entries {
 		e := &b.Entries[i]
-		k := key{e.Project, e.App, e.Service, e.Source}
+		k := key{e.Project, e.App, e.Service, e.Source, e.Version}
 		g := groups[k]
 		if g == nil {
 			g = &logs.ScopeLogs{}

@@ -5,6 +5,7 @@ package checkout
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"miren.dev/runtime/testsupport/need"
@@ -45,4 +46,21 @@ func Toolchain(t testing.TB, binaries ...string) string {
 		}
 	}
 	return dir
+}
+
+// DocBlock returns the fenced block of a file, such as docs/sinks.md, whose text begins with a text. A test that uses it
+// proves the text that readers copy.
+func DocBlock(t testing.TB, file, begins string) string {
+	t.Helper()
+	doc, err := os.ReadFile(filepath.Join(Root(t), file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, part := range strings.Split(string(doc), "\n```") {
+		if _, text, ok := strings.Cut(part, "\n"); i%2 == 1 && ok && strings.HasPrefix(text, begins) {
+			return text + "\n"
+		}
+	}
+	t.Fatalf("%s has no block that begins with %q", file, begins)
+	return ""
 }

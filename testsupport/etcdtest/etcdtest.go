@@ -5,20 +5,18 @@
 package etcdtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/process"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -26,13 +24,11 @@ import (
 type Server struct {
 	Address string // host:port of its clients
 
-	health  string // host:port that says whether it is ready
-	t       testing.TB
-	path    string
-	args    []string
-	process *os.Process
-	ended   chan struct{}
-	out     *bytes.Buffer // once ended
+	*process.Process
+	health string // host:port that says whether it is ready
+	t      testing.TB
+	path   string
+	args   []string
 }
 
 // Start starts an etcd with more arguments, such as --max-txn-ops=1000, and waits
@@ -61,11 +57,6 @@ func start(t testing.TB, scheme string, args []string) *Server {
 		"--listen-client-urls", scheme + client, "--advertise-client-urls", scheme + client, "--listen-metrics-urls", "http://" + metrics,
 		"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer, "--initial-cluster", "test=http://" + peer,
 	}, args...)}
-	t.Cleanup(func() {
-		if s.ended != nil {
-			s.Kill()
-		}
-	})
 	s.Run()
 	return s
 }
@@ -83,35 +74,12 @@ func freeAddress(t testing.TB) string {
 // Run starts it again, with its data, and waits until it serves.
 func (s *Server) Run() {
 	s.t.Helper()
-	s.out = &bytes.Buffer{}
-	cmd := exec.Command(s.path, s.args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=2"}
-	cmd.Stdout, cmd.Stderr = s.out, s.out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan struct{})
-	go func() {
-		// The signal is sent when the thread that started the process ends,
-		// so the thread must stay until then.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // it is killed
-			close(ended)
-		}
-	}()
-	if err := wait.Receive(s.t, "the start of etcd", started); err != nil {
-		s.t.Fatal(err)
-	}
-	s.process, s.ended = cmd.Process, ended
+	s.Process = process.Start(s.t, nil, s.path, s.args...)
 	client := &http.Client{Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
 	wait.NoError(s.t, "etcd serves", func() error {
-		select {
-		case <-ended:
-			s.t.Fatalf("etcd ended: %s", s.out)
-		default:
+		if s.Ended() {
+			s.t.Fatalf("etcd ended: %s", s.Output())
 		}
 		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+s.health+"/readyz", nil)
 		if err != nil {
@@ -129,19 +97,9 @@ func (s *Server) Run() {
 	})
 }
 
-// Kill kills it, and waits until it has ended.
-func (s *Server) Kill() {
-	select {
-	case <-s.ended:
-	default:
-		_ = s.process.Kill()
-		<-s.ended
-	}
-}
-
 // Pause stops it, so that it does not answer; Resume continues it.
-func (s *Server) Pause()  { _ = s.process.Signal(syscall.SIGSTOP) }
-func (s *Server) Resume() { _ = s.process.Signal(syscall.SIGCONT) }
+func (s *Server) Pause()  { _ = s.Signal(syscall.SIGSTOP) }
+func (s *Server) Resume() { _ = s.Signal(syscall.SIGCONT) }
 
 // URL is of a store with a prefix of the test's name.
 func (s *Server) URL(t testing.TB) string {

@@ -17,14 +17,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/process"
 	"miren.dev/runtime/testsupport/tlstest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -78,11 +77,11 @@ func Start(t testing.TB, c Config) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, "pebble-challtestsrv", nil, "-dnsserver", address(dns), "-management", address(records), "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "",
+	process.Start(t, nil, "pebble-challtestsrv", "-dnsserver", address(dns), "-management", address(records), "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "",
 		"-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "")
 	// Without authorizations that several orders share: pebble can lock itself up over
 	// them.
-	run(t, pebble, []string{"PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0"}, "-config", write("config.json", config), "-dnsserver", address(dns))
+	process.Start(t, []string{"PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0"}, pebble, "-config", write("config.json", config), "-dnsserver", address(dns))
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"}}
 	t.Cleanup(tr.CloseIdleConnections)
 	s := &Server{
@@ -100,39 +99,6 @@ func Start(t testing.TB, c Config) *Server {
 		return err
 	}, wait.Within(time.Minute))
 	return s
-}
-
-// run starts a program that ends with the test.
-func run(t testing.TB, path string, env []string, args ...string) {
-	t.Helper()
-	out := &bytes.Buffer{}
-	cmd := exec.Command(path, args...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=2"}, env...)
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan struct{})
-	go func() {
-		// The signal is sent when the thread that started the process ends, so the
-		// thread must stay until then.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // it is killed
-		}
-		close(ended)
-	}()
-	if err := wait.Receive(t, "the start of "+filepath.Base(path), started); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-ended
-		if t.Failed() {
-			t.Logf("%s: %s", filepath.Base(path), out)
-		}
-	})
 }
 
 // freePorts returns n different ports on which nothing listens.

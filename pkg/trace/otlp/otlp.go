@@ -1,11 +1,15 @@
 // Package otlp sends the spans of pkg/trace to a collector of OpenTelemetry, by
 // OTLP over HTTP. Spans wait in a queue of fixed size and are sent in batches: a
-// collector that is slow or away costs spans and nothing else.
+// collector that is slow or away costs spans and nothing else. A batch is tried for
+// 20 s, so one that is restarted costs none unless the queue is full.
 package otlp
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"sync/atomic"
 	"time"
@@ -25,6 +29,8 @@ const (
 	path = "/v1/traces"
 	// sendTimeout bounds one attempt to send a batch.
 	sendTimeout = 5 * time.Second
+	// retryTime is how long a batch is sent again and again to a collector that is away or busy.
+	retryTime = 4 * sendTimeout
 	// closeTimeout bounds how long Close sends what waits.
 	closeTimeout = 2 * time.Second
 	// complainEvery is the time between two log lines about a collector that is
@@ -68,8 +74,9 @@ func New(ctx context.Context, cfg Config) (*Exporter, error) {
 		return nil, errs.New(errs.InvalidArgument, "traces.headers_file: %w", err)
 	}
 	sender, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithHeaders(headers),
-		otlptracehttp.WithTimeout(sendTimeout), otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
-		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second, MaxInterval: sendTimeout, MaxElapsedTime: 4 * sendTimeout}))
+		otlptracehttp.WithHTTPClient(&http.Client{Transport: temporary{http.DefaultTransport}, Timeout: sendTimeout}),
+		otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second, MaxInterval: sendTimeout, MaxElapsedTime: retryTime}))
 	if err != nil {
 		return nil, errs.New(errs.InvalidArgument, "traces.endpoint: %w", err)
 	}
@@ -124,3 +131,24 @@ func (q *quiet) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error
 	}
 	return nil
 }
+
+// temporary is a transport whose errors are temporary: a collector that is restarted refuses connections and breaks those
+// it has. The library sends only after temporary errors again. The error of a certificate stays as it is.
+type temporary struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t temporary) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	var certificate *tls.CertificateVerificationError
+	if err != nil && r.Context().Err() == nil && !errors.As(err, &certificate) {
+		err = away{err}
+	}
+	return resp, err
+}
+
+// away is the error of a collector that may answer soon.
+type away struct{ error }
+
+func (away) Temporary() bool { return true }
+
+func (e away) Unwrap() error { return e.error }
