@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -20,6 +21,7 @@ import (
 // requests, at one position of the store.
 type State struct {
 	Token     schema.Token `json:"token"`
+	Node      id.Node      `json:"node,omitempty"` // of the ingress; the addresses are those of its sandboxes
 	Apps      []App        `json:"apps,omitempty"`
 	Routes    []Route      `json:"routes,omitempty"`
 	TCP       []TCPRoute   `json:"tcp,omitempty"`

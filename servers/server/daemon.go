@@ -177,7 +177,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	g.Go(func() error { return front.run(ctx) })
 	if cfg.Ingress.HTTPAddress != "" {
 		g.Go(func() error {
-			return forever(ctx, log, "ingress", m.keepIngress)
+			return forever(ctx, log, "ingress", func(ctx context.Context) error { return m.keepIngress(ctx, nodeID) })
 		})
 	}
 	if cfg.IdleEnd > 0 {
