@@ -138,6 +138,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	if err := m.startNode(ctx); err != nil {
 		return err
 	}
+	c.runners.SetNode(nodeID)
 	if err := c.addControllers(nodeID); err != nil {
 		return err
 	}
