@@ -212,12 +212,15 @@ func routeOf(r *app.Route) (Route, bool) {
 
 func (f *follower) sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 	port := httpPort(sb.Spec.Template.Ports)
-	if sb.Spec.App == "" || sb.Spec.Node != f.in.cfg.Node || sb.Status.Phase != sandbox.SandboxPhaseRunning || !sb.Status.Ready ||
+	if sb.Spec.App == "" || sb.Status.Phase != sandbox.SandboxPhaseRunning || !sb.Status.Ready ||
 		sb.Spec.Desired != sandbox.DesiredStateRunning || sb.Spec.DrainingAt != nil || sb.Status.Address == "" || port == 0 {
 		return Sandbox{}, false
 	}
-	return Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service,
-		Address: net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10)), H2C: speaksH2C(sb.Spec.Template.Ports, port)}, true
+	o := Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service}
+	if sb.Spec.Node == f.in.cfg.Node {
+		o.Address, o.H2C = net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10)), speaksH2C(sb.Spec.Template.Ports, port)
+	}
+	return o, true
 }
 
 func previewOf(p *sandbox.Preview) (Preview, bool) {
@@ -237,7 +240,7 @@ func (f *follower) guestOf(sb *sandbox.Sandbox) (Guest, bool) {
 	g := Guest{ID: sb.ID, Ended: sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped}
 	if sb.Status.Phase == sandbox.SandboxPhaseRunning && sb.Spec.Desired == sandbox.DesiredStateRunning {
 		g.Running = true
-		if sb.Spec.Node == f.in.cfg.Node {
+		if g.Remote = sb.Spec.Node != f.in.cfg.Node; !g.Remote {
 			g.Address = sb.Status.Address
 		}
 	}

@@ -1,6 +1,8 @@
 package ingress
 
 import (
+	"context"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/preview"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/wait"
@@ -61,9 +64,10 @@ func TestAddressesOfOtherNodesAreNotUsed(t *testing.T) {
 	v := c.version()
 	c.on(there, v, foreign(t))
 	revision := c.activate(v)
-	in := start(t, Config{Reader: c.store, Node: here, HoldTimeout: -1})
+	in := start(t, Config{Reader: c.store, Node: here, HoldTimeout: wait.Limit})
 	c.follows(in, revision)
-	if code, body := get(t, client(t), in.url, testHost); code != http.StatusServiceUnavailable {
+	// At once: what is in front may ask another machine.
+	if code, body := get(t, client(t), in.url, testHost); code != http.StatusServiceUnavailable || !strings.Contains(body, "run on other machines") {
 		t.Errorf("%d %s", code, body)
 	}
 
@@ -90,10 +94,90 @@ func TestPreviewsUseNoAddressOfAnotherNode(t *testing.T) {
 	p.Project, p.Spec.Sandbox, p.Spec.Port, p.Spec.Public = c.project, sb.GetID(), number, true
 	p.Spec.Key = previewKey.Public()
 	c.create(p)
-	in := start(t, Config{Reader: c.store, Node: here, HoldTimeout: -1})
+	host := preview.Label(string(sb.ID), int(number)) + ".localhost"
+	var dialed func() (net.Conn, error) // by the server
+	in := start(t, Config{Reader: c.store, Node: here, Dial: func(context.Context, schema.ID, int) (net.Conn, error) { return dialed() }})
 	c.follows(in, p.Revision)
-	if code, body := get(t, client(t), in.url, preview.Label(string(sb.ID), int(number))+".localhost"); code == http.StatusOK {
+	for _, tc := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{errs.New(errs.Unavailable, "of another server"), http.StatusServiceUnavailable, "runs on another machine"},
+		{errs.New(errs.FailedPrecondition, "no process listens"), http.StatusBadGateway, "Nothing listens"},
+	} {
+		dialed = func() (net.Conn, error) { return nil, tc.err }
+		if code, body := get(t, client(t), in.url, host); code != tc.code || !strings.Contains(body, tc.text) {
+			t.Errorf("%v: %d %s", tc.err, code, body)
+		}
+	}
+	// On a runner: through the server.
+	through := upstream(t, says("through the server"))
+	dialed = func() (net.Conn, error) { return net.Dial("tcp", through.Listener.Addr().String()) }
+	if code, body := get(t, client(t), in.url, host); code != http.StatusOK || body != "through the server" {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// TestServersOfOneStore: each ingress serves the sandboxes of its node, and a client that is sent to
+// another machine after a refusal is served while any of them has one.
+func TestServersOfOneStore(t *testing.T) {
+	c := newControl(t)
+	v := c.version()
+	var nodes [2]*running
+	var boxes [2]*sandbox.Sandbox
+	for i, name := range []string{"first", "second"} {
+		node := c.node(name)
+		boxes[i] = c.on(node, v, upstream(t, says(name)).URL)
+		nodes[i] = start(t, Config{Reader: c.store, Node: node, HoldTimeout: wait.Limit})
+	}
+	revision := c.activate(v)
+	cl := client(t)
+	for i, name := range []string{"first", "second"} {
+		c.follows(nodes[i], revision)
+		for range 20 {
+			if code, body := get(t, cl, nodes[i].url, testHost); code != http.StatusOK || body != name {
+				t.Fatalf("%s: %d %s", name, code, body)
+			}
+		}
+	}
+	// The first loses its sandbox: its requests are refused, those of the second are not.
+	c.ready(boxes[0], false)
+	wait.For(t, "the first refuses", func() bool {
+		code, body := get(t, cl, nodes[0].url, testHost)
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "run on other machines")
+	})
+	if code, body := get(t, cl, nodes[1].url, testHost); code != http.StatusOK || body != "second" {
+		t.Errorf("%d %s", code, body)
+	}
+	// With none anywhere requests wait, and the one that comes up serves.
+	c.ready(boxes[1], false)
+	answer := make(chan string, 1)
+	wait.For(t, "the first knows of no sandbox", func() bool { return !nodes[0].table.Load().local["shop"][0].target.remote() })
+	go func() { _, body := get(t, client(t), nodes[0].url, testHost); answer <- body }()
+	wait.For(t, "the request waits", func() bool { return nodes[0].status().Held == 1 })
+	c.ready(boxes[0], true)
+	if body := wait.Receive(t, "the answer", answer); body != "first" {
+		t.Error(body)
+	}
+}
+
+// TestTCPIsNotSentToAnotherNode: a connection is ended at once.
+func TestTCPIsNotSentToAnotherNode(t *testing.T) {
+	cfg, addr := tcpConfig(t, lineEcho(t, false), TCPRoute{})
+	cfg.HoldTimeout = 2 * wait.Limit
+	in := start(t, cfg)
+	if _, say := dialTCP(t, addr); say("here") != "here -" {
+		t.Fatal("the sandbox of this node does not answer")
+	}
+	s, err := loadState(cfg.TableFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Sandboxes[0].Address = ""
+	in.install(s)
+	if _, say := dialTCP(t, addr); say("") != io.EOF.Error() {
+		t.Error("a connection for an app of another node is not ended")
 	}
 }
 

@@ -69,7 +69,7 @@ type Sandbox struct {
 	App     schema.ID `json:"app"`
 	Version schema.ID `json:"version"`
 	Service string    `json:"service"`
-	Address string    `json:"address"`       // host:port
+	Address string    `json:"address"`       // host:port; empty: it is on another node, and not reached
 	H2C     bool      `json:"h2c,omitempty"` // it speaks HTTP/2 without TLS
 }
 
@@ -87,7 +87,8 @@ type Preview struct {
 type Guest struct {
 	ID      schema.ID `json:"id"`
 	Running bool      `json:"running,omitempty"`
-	Address string    `json:"address,omitempty"` // IP address; empty: it has no network, or does not run
+	Address string    `json:"address,omitempty"` // IP address; empty: it has no network here, or does not run
+	Remote  bool      `json:"remote,omitempty"`  // it runs on another node
 	Ended   bool      `json:"ended,omitempty"`
 }
 
