@@ -217,7 +217,7 @@ func (f *follower) sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 		return Sandbox{}, false
 	}
 	o := Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service}
-	if sb.Spec.Node == f.in.cfg.Node {
+	if o.Remote = sb.Spec.Node != f.in.cfg.Node; !o.Remote {
 		o.Address, o.H2C = net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10)), speaksH2C(sb.Spec.Template.Ports, port)
 	}
 	return o, true

@@ -174,7 +174,7 @@ func TestTCPIsNotSentToAnotherNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Sandboxes[0].Address = ""
+	s.Sandboxes[0].Address, s.Sandboxes[0].Remote = "", true
 	in.install(s)
 	if _, say := dialTCP(t, addr); say("") != io.EOF.Error() {
 		t.Error("a connection for an app of another node is not ended")

@@ -69,8 +69,9 @@ type Sandbox struct {
 	App     schema.ID `json:"app"`
 	Version schema.ID `json:"version"`
 	Service string    `json:"service"`
-	Address string    `json:"address"`       // host:port; empty: it is on another node, and not reached
-	H2C     bool      `json:"h2c,omitempty"` // it speaks HTTP/2 without TLS
+	Address string    `json:"address"`          // host:port; of a remote one empty
+	Remote  bool      `json:"remote,omitempty"` // it is on another node, and not reached
+	H2C     bool      `json:"h2c,omitempty"`    // it speaks HTTP/2 without TLS
 }
 
 // Preview is a port of a sandbox that is served.

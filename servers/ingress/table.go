@@ -86,7 +86,7 @@ func newTable(s *State, reg *registry) *table {
 	remote := map[serviceKey]bool{}
 	for _, sb := range s.Sandboxes {
 		key := serviceKey{sb.App, sb.Service, sb.Version}
-		if sb.Address == "" {
+		if sb.Remote {
 			remote[key] = true
 			continue
 		}
