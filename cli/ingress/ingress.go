@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/process"
 	"miren.dev/runtime/servers/server"
@@ -23,6 +24,7 @@ func New(e *command.Env) *cobra.Command {
 type runOptions struct {
 	*command.Env
 	config   process.Config
+	node     string
 	socket   string
 	takeOver string
 }
@@ -37,6 +39,7 @@ func newRun(e *command.Env) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.config.AddFlags(cmd)
+	cmd.Flags().StringVar(&o.node, "node", "", "id of the node whose sandboxes get the requests; default the node that this machine's server was last")
 	cmd.Flags().StringVar(&o.socket, "socket", "", "admin socket; default ingress.sock in the run directory")
 	cmd.Flags().StringVar(&o.takeOver, "take-over", "", "admin socket of a running ingress, whose listening sockets this one takes")
 	return cmd
@@ -53,5 +56,5 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return server.Ingress(ctx, cfg, o.socket, o.takeOver, process.Logger(cfg, os.Stderr), process.OpenLog)
+	return server.Ingress(ctx, cfg, id.Node(o.node), o.socket, o.takeOver, process.Logger(cfg, os.Stderr), process.OpenLog)
 }

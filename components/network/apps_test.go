@@ -265,8 +265,13 @@ func TestNamesOfApps(t *testing.T) {
 
 	apps := appsOf()
 	apps[0].Members[2].Ready = true
+	// Ready on another node, whose addresses are not of this subnet or are those of other sandboxes here.
+	for i, service := range map[int]string{0: "worker", 4: "web"} {
+		apps[i].Members = append(apps[i].Members, appnet.Member{Sandbox: "elsewhere", Service: service, Ready: true})
+	}
 	setApps(t, m, apps)
 	expect("shop", "worker.shop.internal", "worker", "worker2")
+	expect("shop", "idle.internal")
 	first := map[string]bool{}
 	wait.For(t, "each address comes first", func() bool {
 		got, err := resolve(t, guests["shop"].NetNS, "worker.shop.internal", server, dnsmessage.TypeA, later)

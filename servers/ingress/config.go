@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -48,6 +49,10 @@ type Config struct {
 	HTTP3File string // where the secret is kept by which clients of a killed process learn that it is gone; empty: nowhere
 
 	Reader entity.Reader // the store; nil: only the table on disk
+	// Node is the node of this ingress. Only the addresses of its sandboxes are used: nodes choose
+	// their subnets by themselves, so the same address may be another sandbox elsewhere. Empty: only
+	// sandboxes without a node are reached.
+	Node id.Node
 	// Wake resumes the sandbox of a preview, if it is paused, and returns without
 	// waiting for that. Nil: requests for paused sandboxes fail.
 	Wake func(ctx context.Context, preview schema.ID) error

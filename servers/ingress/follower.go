@@ -58,7 +58,7 @@ func newFollower(in *Ingress) *follower {
 	f.tcp = informer.Of[app.TCPRoute](f.informers)
 	f.sandboxes.Trim(trim)
 	f.sandboxes.AddIndex(serving, func(sb *sandbox.Sandbox) []string {
-		if _, ok := sandboxOf(sb); ok {
+		if _, ok := f.sandboxOf(sb); ok {
 			return []string{""}
 		}
 		return nil
@@ -73,7 +73,7 @@ func newFollower(in *Ingress) *follower {
 	f.routes.Handle(in.passwords.changed)
 	informer.Of[certificate.Certificate](f.informers).Handle(func(informer.Change[*certificate.Certificate]) { in.keys.refresh() })
 	informer.Of[certificate.CertificateOrder](f.informers).Handle(in.challenges.changed)
-	watch(f, f.sandboxes, sandboxOf)
+	watch(f, f.sandboxes, f.sandboxOf)
 	f.informers.OnAdvance(f.advance)
 	if reg := in.cfg.Registerer; reg != nil {
 		reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -123,6 +123,12 @@ func (f *follower) load() {
 	case err != nil:
 		f.in.cfg.Logger.Error("the saved table cannot be used, starting without", "error", err)
 		return
+	case s.Node != f.in.cfg.Node: // or an earlier version wrote it, with the addresses of all nodes
+		f.in.cfg.Logger.Warn("the saved table is of another node; its addresses are not used", "node", string(s.Node))
+		s.Sandboxes = nil
+		for i := range s.Guests {
+			s.Guests[i].Address = ""
+		}
 	}
 	f.in.install(s)
 	f.setPosition(s.Token)
@@ -156,8 +162,8 @@ func (f *follower) run(ctx context.Context) error {
 // publish installs a table made from the entities.
 func (f *follower) publish(at schema.Token) {
 	s := &State{
-		Token: at, Apps: parts(f.apps.List(), appOf), Routes: parts(f.routes.List(), routeOf), TCP: parts(f.tcp.List(), tcpRouteOf),
-		Sandboxes: parts(f.sandboxes.ByIndex(serving, ""), sandboxOf), Previews: parts(f.previews.List(), previewOf),
+		Token: at, Node: f.in.cfg.Node, Apps: parts(f.apps.List(), appOf), Routes: parts(f.routes.List(), routeOf), TCP: parts(f.tcp.List(), tcpRouteOf),
+		Sandboxes: parts(f.sandboxes.ByIndex(serving, ""), f.sandboxOf), Previews: parts(f.previews.List(), previewOf),
 	}
 	seen := map[schema.ID]bool{}
 	for _, p := range s.Previews {
@@ -204,14 +210,17 @@ func routeOf(r *app.Route) (Route, bool) {
 		Project: r.Project, Created: r.CreateRevision}, true
 }
 
-func sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
+func (f *follower) sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 	port := httpPort(sb.Spec.Template.Ports)
 	if sb.Spec.App == "" || sb.Status.Phase != sandbox.SandboxPhaseRunning || !sb.Status.Ready ||
 		sb.Spec.Desired != sandbox.DesiredStateRunning || sb.Spec.DrainingAt != nil || sb.Status.Address == "" || port == 0 {
 		return Sandbox{}, false
 	}
-	return Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service,
-		Address: net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10)), H2C: speaksH2C(sb.Spec.Template.Ports, port)}, true
+	o := Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service}
+	if o.Remote = sb.Spec.Node != f.in.cfg.Node; !o.Remote {
+		o.Address, o.H2C = net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10)), speaksH2C(sb.Spec.Template.Ports, port)
+	}
+	return o, true
 }
 
 func previewOf(p *sandbox.Preview) (Preview, bool) {
@@ -222,19 +231,23 @@ func previewOf(p *sandbox.Preview) (Preview, bool) {
 	return o, true
 }
 
-// guestOf selects the sandboxes that have previews.
+// guestOf selects the sandboxes that have previews. Those of other nodes are reached through the
+// server only.
 func (f *follower) guestOf(sb *sandbox.Sandbox) (Guest, bool) {
 	if len(f.previews.ByIndex(bySandbox, string(sb.ID))) == 0 {
 		return Guest{}, false
 	}
 	g := Guest{ID: sb.ID, Ended: sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped}
 	if sb.Status.Phase == sandbox.SandboxPhaseRunning && sb.Spec.Desired == sandbox.DesiredStateRunning {
-		g.Running, g.Address = true, sb.Status.Address
+		g.Running = true
+		if g.Remote = sb.Spec.Node != f.in.cfg.Node; !g.Remote {
+			g.Address = sb.Status.Address
+		}
 	}
 	return g, true
 }
 
-// trim removes the fields of a sandbox that sandboxOf does not use: most of its
+// trim removes the fields of a sandbox that the table does not use: most of its
 // memory, and its secrets.
 func trim(sb *sandbox.Sandbox) {
 	sb.Labels = nil

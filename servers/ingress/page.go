@@ -105,6 +105,14 @@ func notReady(app, service, waited string, away bool) *page {
 	return p
 }
 
+// onOtherNode is the page for an app whose instances are on other nodes. There is no route to their
+// networks, and their addresses may be those of other sandboxes here.
+func onOtherNode(app, service string) *page {
+	return &page{Status: http.StatusServiceUnavailable, Code: "on_other_node", Title: "This app does not run on this machine",
+		Detail: "The instances of the service " + strconv.Quote(service) + " of " + strconv.Quote(app) + " run on other machines. This one sends requests to its own only.",
+		Hint:   "If the server is yours: send requests to the machine that runs the app, or keep apps on one machine (`r node cordon` the others).", retryAfter: 5}
+}
+
 func tooManyWait(app string) *page {
 	return &page{Status: http.StatusServiceUnavailable, Code: "too_many_waiting", Title: "This app is not ready",
 		Detail: "No instance of " + strconv.Quote(app) + " is ready, and too many requests are waiting for one already.",

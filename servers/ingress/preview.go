@@ -91,6 +91,9 @@ func (x *exchange) servePreview(sid schema.ID, port int, app **appState) *page {
 			return tooLarge(in.cfg.MaxBodyBytes)
 		case errors.As(err, &dial):
 			g.state.dial.Inc()
+			if errors.Is(err, errRemote) {
+				return previewOnOtherNode(port)
+			}
 			if errors.Is(err, syscall.ECONNREFUSED) {
 				if refused++; refused >= refusals {
 					return notListening(port)
@@ -162,16 +165,25 @@ func (in *Ingress) dialer(g *guest, port int) func(context.Context, string) (net
 		}
 		_, p := in.table.Load().preview(g.ID, port)
 		if in.cfg.Dial == nil || p == nil || p.Port == 0 {
+			if g.Remote {
+				return nil, errRemote
+			}
 			return nil, err
 		}
 		c, derr := in.cfg.Dial(ctx, p.ID, port)
 		if derr != nil {
 			in.cfg.Logger.Debug("the server does not connect to a preview", "preview", p.ID, "error", derr)
+			if g.Remote && errs.Is(derr, errs.Unavailable) {
+				return nil, errRemote
+			}
 			return nil, err
 		}
 		return c, nil
 	}
 }
+
+// errRemote says that a sandbox is on another node, to which the server does not connect.
+var errRemote = errors.New("the sandbox is on another node")
 
 // left counts the end of a request.
 func (g *guestState) left() {
@@ -375,6 +387,13 @@ func notResumed(waited string) *page {
 func tooManyWaitForSandbox() *page {
 	return &page{Status: http.StatusServiceUnavailable, Code: "too_many_waiting", Title: "This sandbox does not run",
 		Detail: "Too many requests wait for it already.", Hint: "Try again in a moment.", retryAfter: 5}
+}
+
+func previewOnOtherNode(port int) *page {
+	return &page{Status: http.StatusServiceUnavailable, Code: "on_other_node", Title: "This sandbox runs on another machine",
+		Detail: "This machine does not reach port " + strconv.Itoa(port) + " of it now.",
+		Hint: "If the sandbox is yours: open the preview at the machine that runs it. On a runner, a preview of this port alone (`r sandbox preview ID " +
+			strconv.Itoa(port) + "`) is reached while the runner is connected.", retryAfter: 5}
 }
 
 func notListening(port int) *page {

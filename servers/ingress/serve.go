@@ -104,6 +104,9 @@ func (x *exchange) route(app **appState) *page {
 			if tg.version == "" && !tg.deploying {
 				return notDeployed(tg.app.name)
 			}
+			if tg.remote() { // no wait changes it: whatever is in front may ask another node
+				return onOtherNode(tg.app.name, tg.service)
+			}
 			// No sandbox is left to try. Begin again after a moment: a sandbox
 			// may have started, and the table may be behind.
 			retry := len(tried) > 0

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -20,6 +21,7 @@ import (
 // requests, at one position of the store.
 type State struct {
 	Token     schema.Token `json:"token"`
+	Node      id.Node      `json:"node,omitempty"` // of the ingress; the addresses are those of its sandboxes
 	Apps      []App        `json:"apps,omitempty"`
 	Routes    []Route      `json:"routes,omitempty"`
 	TCP       []TCPRoute   `json:"tcp,omitempty"`
@@ -67,8 +69,9 @@ type Sandbox struct {
 	App     schema.ID `json:"app"`
 	Version schema.ID `json:"version"`
 	Service string    `json:"service"`
-	Address string    `json:"address"`       // host:port
-	H2C     bool      `json:"h2c,omitempty"` // it speaks HTTP/2 without TLS
+	Address string    `json:"address"`          // host:port; of a remote one empty
+	Remote  bool      `json:"remote,omitempty"` // it is on another node, and not reached
+	H2C     bool      `json:"h2c,omitempty"`    // it speaks HTTP/2 without TLS
 }
 
 // Preview is a port of a sandbox that is served.
@@ -85,7 +88,8 @@ type Preview struct {
 type Guest struct {
 	ID      schema.ID `json:"id"`
 	Running bool      `json:"running,omitempty"`
-	Address string    `json:"address,omitempty"` // IP address; empty: it has no network, or does not run
+	Address string    `json:"address,omitempty"` // IP address; empty: it has no network here, or does not run
+	Remote  bool      `json:"remote,omitempty"`  // it runs on another node
 	Ended   bool      `json:"ended,omitempty"`
 }
 

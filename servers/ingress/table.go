@@ -48,6 +48,7 @@ type target struct {
 type group struct {
 	weight   int64
 	backends []*backend
+	remote   bool // the version has ready sandboxes on other nodes
 	load     *load
 }
 
@@ -57,6 +58,11 @@ func (t *target) ready() (n int) {
 		n += len(g.backends)
 	}
 	return n
+}
+
+// remote reports whether all sandboxes that a target has are on other nodes.
+func (t *target) remote() bool {
+	return t.ready() == 0 && slices.ContainsFunc(t.groups, func(g group) bool { return g.remote })
 }
 
 type serviceKey struct {
@@ -77,10 +83,14 @@ func newTable(s *State, reg *registry) *table {
 		apps[a.ID] = a
 	}
 	ready := map[serviceKey][]*backend{}
+	remote := map[serviceKey]bool{}
 	for _, sb := range s.Sandboxes {
-		b := reg.backend(sb)
 		key := serviceKey{sb.App, sb.Service, sb.Version}
-		ready[key] = append(ready[key], b)
+		if sb.Remote {
+			remote[key] = true
+			continue
+		}
+		ready[key] = append(ready[key], reg.backend(sb))
 	}
 	t.guests = newGuests(s, reg)
 	targets := map[serviceKey]*target{}
@@ -101,7 +111,7 @@ func newTable(s *State, reg *registry) *table {
 		targets[key] = tg
 		if version != "" {
 			tg.away = "" // maintenance is of the app's hosts
-			tg.groups = []group{{1, ready[key], reg.load(key)}}
+			tg.groups = []group{{1, ready[key], remote[key], reg.load(key)}}
 			return tg
 		}
 		for _, sh := range a.Versions {
@@ -113,7 +123,7 @@ func newTable(s *State, reg *registry) *table {
 			}
 			if sh.Weight > 0 {
 				key := serviceKey{aid, service, sh.Version}
-				tg.groups = append(tg.groups, group{sh.Weight, ready[key], reg.load(key)})
+				tg.groups = append(tg.groups, group{sh.Weight, ready[key], remote[key], reg.load(key)})
 			}
 		}
 		return tg

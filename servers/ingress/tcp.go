@@ -247,7 +247,7 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 		if b == nil {
 			retry := len(tried) > 0
 			tried = tried[:0]
-			if r.target.version == "" && !r.target.deploying || hold.wait(ctx, in, r.target.app, ld, t.changed, retry) != nil {
+			if r.target.version == "" && !r.target.deploying || r.target.remote() || hold.wait(ctx, in, r.target.app, ld, t.changed, retry) != nil {
 				return
 			}
 			continue

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -37,6 +38,7 @@ type Hub struct {
 	Logger *slog.Logger
 
 	mu      sync.Mutex
+	own     id.Node // of this server; empty: not known yet
 	clients map[id.Node]*rpc.Client
 	began   time.Time             // runners have not connected before
 	left    map[id.Node]time.Time // when runners that are not connected were, if since began
@@ -46,6 +48,20 @@ type Hub struct {
 // NewHub returns a Hub without runners.
 func NewHub(log *slog.Logger) *Hub {
 	return &Hub{Logger: log, clients: map[id.Node]*rpc.Client{}, began: time.Now(), left: map[id.Node]time.Time{}, changed: make(chan struct{})}
+}
+
+// SetNode says which node this server is.
+func (h *Hub) SetNode(node id.Node) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.own = node
+}
+
+// ofAnother reports whether a node, which is no runner, is that of another server.
+func (h *Hub) ofAnother(node id.Node) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.own != "" && node != h.own
 }
 
 // serve makes cl the connection of a runner until ended is closed or ctx ends. An
@@ -168,7 +184,24 @@ func (l link) Open(ctx context.Context, m *rpc.MethodInfo, req any) (rpc.Stream,
 	return cl.Open(ctx, m, req)
 }
 
-// Nodes is the sandboxes of this machine and of the runners.
+// otherServer is the node of another server of the store, to which this one has no connection.
+type otherServer struct{ node *core.Node }
+
+func (o otherServer) refuse() error {
+	return errs.New(errs.Unavailable, "the sandbox is on node %s of another server", cmp.Or(o.node.Spec.Hostname, o.node.Name, string(o.node.ID))).
+		WithHint("ask the server on that machine: servers of one store do not call each other")
+}
+
+// Call implements rpc.Conn.
+func (o otherServer) Call(context.Context, *rpc.MethodInfo, any, any) error { return o.refuse() }
+
+// Open implements rpc.Conn.
+func (o otherServer) Open(context.Context, *rpc.MethodInfo, any) (rpc.Stream, error) {
+	return nil, o.refuse()
+}
+
+// Nodes is the sandboxes of this machine and of the runners. Calls for those of other servers fail
+// with Unavailable: that a sandbox is not here does not say that there is none.
 type Nodes struct {
 	local     sandboxes.Node
 	hub       *Hub
@@ -196,8 +229,14 @@ func (n *Nodes) known(sid id.Sandbox) (m sandboxes.Node, ok bool) {
 		return n.local, true
 	}
 	node := n.nodes.Get(schema.ID(sb.Spec.Node))
-	if node == nil || !node.Spec.Runner {
-		return n.local, node != nil
+	switch {
+	case node == nil:
+		return n.local, false
+	case node.Spec.Runner:
+	case n.hub.ofAnother(node.GetID()):
+		return newRemoteNode(otherServer{node}), true
+	default:
+		return n.local, true
 	}
 	return newRemoteNode(link{n.hub, sb.Spec.Node}), true
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/sandboxfs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/executiontest/fake"
 	"miren.dev/runtime/testsupport/wait"
@@ -285,5 +287,42 @@ func TestLaterConnectionEndsTheEarlier(t *testing.T) {
 	h.must(wait.Receive(t, "the end of the first", first))
 	if !h.hub.Connected(h.node) || len(second) > 0 {
 		t.Error("the second has ended too")
+	}
+}
+
+// TestSandboxOfAnotherServer: a call for it says so, and not that the sandbox does not exist.
+func TestSandboxOfAnotherServer(t *testing.T) {
+	e := newEnv(t)
+	mine, other := core.NewNode(), core.NewNode()
+	for n, name := range map[*core.Node]string{mine: "mine", other: "other"} {
+		n.Name, n.Spec.Hostname, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = name, name, "amd64", 1000, 1<<30
+		e.must(entity.Create(t.Context(), e.store, n))
+	}
+	on := func(n *core.Node) *sandbox.Sandbox {
+		sb := sandbox.NewSandbox()
+		sb.Project, sb.Spec.Node, sb.Spec.Template.Image = e.project, n.GetID(), "img@sha256:1"
+		sb.Status.Phase = sandbox.SandboxPhaseRunning
+		e.must(entity.Create(t.Context(), e.store, sb))
+		return e.until(sb, sandbox.SandboxPhaseRunning)
+	}
+	here, there := on(mine), on(other)
+	e.hub.SetNode(mine.GetID())
+	_, err := e.nodes.Dial(t.Context(), here.GetID(), 80)
+	e.class("a sandbox that is not on its machine", err, errs.NotFound)
+	calls := map[string]func() error{
+		"dial":  func() error { _, err := e.nodes.Dial(t.Context(), there.GetID(), 80); return err },
+		"exec":  func() error { _, _, err := e.exec(there, "", "stub"); return err },
+		"stats": func() error { _, err := e.nodes.Stats(t.Context(), there.GetID()); return err },
+		"files": func() error {
+			_, err := e.nodes.Files(there.GetID(), sandboxfs.View{}).Stat(t.Context(), "/")
+			return err
+		},
+	}
+	for what, call := range calls {
+		err := call()
+		e.class(what, err, errs.Unavailable)
+		if err == nil || !strings.Contains(err.Error(), "on node other of another server") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

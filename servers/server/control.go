@@ -98,7 +98,7 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 	c := &control{cfg: cfg, m: m, logger: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key")), metrics: reg}
 	c.node = &node.Registrar{
 		Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes,
-		StateDir: m.in.State(), KeepDisk: cfg.Node.KeepDiskBytes, IDFile: m.in.State("node-id"), Logger: log,
+		StateDir: m.in.State(), KeepDisk: cfg.Node.KeepDiskBytes, IDFile: nodeFile(m.in), Logger: log,
 	}
 	c.builds = &build.Reconciler{
 		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: src, Sealer: c.sealer, Logs: m.buildLogs, TempDir: m.in.State("tmp"),

@@ -138,6 +138,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	if err := m.startNode(ctx); err != nil {
 		return err
 	}
+	c.runners.SetNode(nodeID)
 	if err := c.addControllers(nodeID); err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	g.Go(func() error { return front.run(ctx) })
 	if cfg.Ingress.HTTPAddress != "" {
 		g.Go(func() error {
-			return forever(ctx, log, "ingress", m.keepIngress)
+			return forever(ctx, log, "ingress", func(ctx context.Context) error { return m.keepIngress(ctx, nodeID) })
 		})
 	}
 	if cfg.IdleEnd > 0 {

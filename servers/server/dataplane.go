@@ -3,12 +3,14 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,8 +77,8 @@ func findIngressUser(ctx context.Context, cfg *config.Config) (sysuser.User, err
 // it reads a byte that others wrote it becomes the user of the ingress. openLog
 // opens a log file that is rotated at a size in bytes. socket is where its admin
 // interface listens, takeOver that of the ingress whose sockets it takes; empty: the
-// usual one, and none.
-func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, log *slog.Logger, openLog func(path string, max int64) (io.Writer, error)) error {
+// usual one, and none. node is the node of this machine; empty: the one that its server was last.
+func Ingress(ctx context.Context, cfg *config.Config, node id.Node, socket, takeOver string, log *slog.Logger, openLog func(path string, max int64) (io.Writer, error)) error {
 	in, err := instance.Find(cfg.StateDir, cfg.RunDir)
 	if err != nil {
 		return err
@@ -92,6 +94,11 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 	for _, d := range []string{filepath.Dir(dir), in.RunDir} {
 		if err := user.CanEnter(d); err != nil {
 			return errs.Wrap(err, "ingress.user")
+		}
+	}
+	if node == "" {
+		if node, err = nodeOf(in); err != nil {
+			return err
 		}
 	}
 	client, err := rpc.NewClient("unix://"+in.Socket(ingressSocket), rpc.ClientOptions{})
@@ -140,7 +147,7 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 			defer cancel()
 			return dialPreview(ctx, previews, id.Preview(pid), port)
 		},
-		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: cmp.Or(socket, ingressAdmin(in)), TakeOver: takeOver,
+		Reader: remote.New(client), Node: node, TableFile: filepath.Join(dir, "table"), AdminSocket: cmp.Or(socket, ingressAdmin(in)), TakeOver: takeOver,
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
 		BodyTimeout: cfg.Ingress.BodyTimeout, TrustedProxies: proxies, OIDCNetworks: providers, TCPPorts: ports, ProxyProtocol: cfg.Ingress.ProxyProtocol, AccessLog: access, LogQuery: cfg.Ingress.AccessLogQuery,
 		Registerer: metrics, Gatherer: metrics,
@@ -162,6 +169,21 @@ func Ingress(ctx context.Context, cfg *config.Config, socket, takeOver string, l
 	g.Go(func() error { return names.Run(ctx) })
 	g.Go(func() error { return srv.Run(ctx) })
 	return g.Wait()
+}
+
+// nodeFile has the id of the node that this machine is.
+func nodeFile(in *instance.Instance) string { return in.State("node-id") }
+
+// nodeOf returns the node that this machine is. FailedPrecondition if no server has run on it.
+func nodeOf(in *instance.Instance) (id.Node, error) {
+	b, err := os.ReadFile(nodeFile(in))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", errs.New(errs.FailedPrecondition, "this machine is no node yet").WithHint("start its server, or name the node (--node)")
+	}
+	if err != nil {
+		return "", errs.New(errs.Unavailable, "which node this machine is: %w", err)
+	}
+	return id.Node(strings.TrimSpace(string(b))), nil
 }
 
 // tcpPorts returns the ports that routes of TCP may have. Run has checked them.

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/config"
@@ -35,7 +36,7 @@ func ingressRecord(in *instance.Instance) string { return in.Socket("ingress.pid
 func ingressAdmin(in *instance.Instance) string { return in.Socket("ingress.sock") }
 
 // ingressProcess has the files of one ingress process. Those of a process with
-// another program or configuration have other names, so that a new one can start
+// another program, node or configuration have other names, so that a new one can start
 // beside the one that serves.
 type ingressProcess struct{ record, socket, config string }
 
@@ -47,15 +48,15 @@ func ingressFiles(in *instance.Instance, name string) ingressProcess {
 const ingressPrefix = "ingress-"
 
 // keepIngress keeps the ingress process running until ctx ends, and leaves it
-// running then. A process that has another program or configuration hands its
+// running then. A process that has another program, node or configuration hands its
 // sockets over to a new one, which serves before the old one ends its requests.
-func (m *machine) keepIngress(ctx context.Context) error {
+func (m *machine) keepIngress(ctx context.Context, node id.Node) error {
 	in, log := m.in, m.logger
 	exe, err := os.Executable()
 	if err != nil {
 		return errs.New(errs.Internal, "find this program: %w", err)
 	}
-	ip, err := writeIngressConfig(m.cfg, in, exe)
+	ip, err := writeIngressConfig(m.cfg, in, node, exe)
 	if err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func (m *machine) keepIngress(ctx context.Context) error {
 		}
 		began := time.Now()
 		p, err := proc.Ensure(ctx, proc.Spec{
-			Name: "ingress", Path: exe, Args: []string{"ingress", "run", "--config", ip.config, "--socket", ip.socket, "--take-over", ingressAdmin(in)},
+			Name: "ingress", Path: exe, Args: []string{"ingress", "run", "--config", ip.config, "--node", string(node), "--socket", ip.socket, "--take-over", ingressAdmin(in)},
 			Env: ingressEnv, LogFile: in.State("logs", "ingress.log"), RecordFile: ip.record,
 			Ready: func(ctx context.Context) error { return ingressPrepared(ctx, ip, began) },
 		})
@@ -236,16 +237,16 @@ func ingressConfig(cfg *config.Config) *config.Config {
 }
 
 // writeIngressConfig writes the configuration of the ingress process, whose files are
-// named after it and the program.
-func writeIngressConfig(cfg *config.Config, in *instance.Instance, exe string) (ingressProcess, error) {
+// named after it, the node and the program.
+func writeIngressConfig(cfg *config.Config, in *instance.Instance, node id.Node, exe string) (ingressProcess, error) {
 	st, err := os.Stat(exe)
 	if err != nil {
 		return ingressProcess{}, errs.New(errs.Unavailable, "read the time of this program: %w", err)
 	}
 	var b bytes.Buffer
 	v := version.Get()
-	fmt.Fprintf(&b, "# Written by runtime %s (%s), a program of %d bytes of %s, for its ingress process.\n",
-		v.Version, v.Commit, st.Size(), st.ModTime().UTC().Format(time.RFC3339Nano))
+	fmt.Fprintf(&b, "# Written by runtime %s (%s), a program of %d bytes of %s, for its ingress process on %s.\n",
+		v.Version, v.Commit, st.Size(), st.ModTime().UTC().Format(time.RFC3339Nano), node)
 	if err := config.Generate(&b, ingressConfig(cfg)); err != nil {
 		return ingressProcess{}, err
 	}

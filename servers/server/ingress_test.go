@@ -45,7 +45,7 @@ func TestIngressConfigHasNoPasswords(t *testing.T) {
 	}
 	var first ingressProcess
 	for range 2 {
-		ip, err := writeIngressConfig(cfg, in, exe)
+		ip, err := writeIngressConfig(cfg, in, "node-1", exe)
 		if err != nil || first != (ingressProcess{}) && ip != first {
 			t.Fatalf("%+v, first %+v: %v", ip, first, err)
 		}
@@ -67,15 +67,18 @@ func TestIngressConfigHasNoPasswords(t *testing.T) {
 	if err := os.WriteFile(exe, []byte("22"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	program, err := writeIngressConfig(cfg, in, exe)
+	program, err := writeIngressConfig(cfg, in, "node-1", exe)
 	if err != nil || program == first {
 		t.Errorf("another program has the same process: %v", err)
 	}
+	if ip, err := writeIngressConfig(cfg, in, "node-2", exe); err != nil || ip == program {
+		t.Errorf("another node has the same process: %v", err)
+	}
 	cfg.Ingress.HTTPAddress = "127.0.0.1:8124"
-	if ip, err := writeIngressConfig(cfg, in, exe); err != nil || ip == program {
+	if ip, err := writeIngressConfig(cfg, in, "node-1", exe); err != nil || ip == program {
 		t.Errorf("another configuration has the same process: %v", err)
 	}
-	if all, err := ingressProcesses(in); err != nil || len(all) != 3 {
+	if all, err := ingressProcesses(in); err != nil || len(all) != 4 {
 		t.Errorf("%+v %v", all, err)
 	}
 }

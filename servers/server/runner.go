@@ -44,7 +44,7 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 	}
 	defer in.Unlock()
 	log = log.With("instance", in.ID)
-	if _, err := os.Stat(in.State("node-id")); err == nil {
+	if _, err := os.Stat(nodeFile(in)); err == nil {
 		if joined, jerr := gateway.Joined(in.State(runnerDir)); jerr == nil && !joined {
 			return errs.New(errs.FailedPrecondition, "%s is the state of a server", in.StateDir).WithHint("choose another directory (--state-dir)")
 		}
@@ -87,7 +87,7 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 			Host: func() (*runner.Host, error) { return runnerHost(in) },
 			Registrar: node.Registrar{
 				CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, StateDir: in.State(), KeepDisk: cfg.Node.KeepDiskBytes,
-				IDFile: in.State("node-id"),
+				IDFile: nodeFile(in),
 			},
 		})
 	})
