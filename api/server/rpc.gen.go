@@ -184,6 +184,8 @@ type StatusResponse struct {
 	Components []ComponentStatus `cbor:"10,keyasint,omitempty" json:"components,omitempty"`
 	// URL of the HTTP API; absent: it is not served.
 	APIAddress string `cbor:"11,keyasint,omitempty" json:"api_address,omitempty"`
+	// The refresh of base images, if the server does it or one has begun on the machine.
+	BaseImages *ImageRefresh `cbor:"13,keyasint,omitempty" json:"base_images,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -203,6 +205,50 @@ func (x *StatusResponse) ValidateFields(v *schema.Validator) {
 	for i := range x.Components {
 		v.InElem("components", i, &x.Components[i])
 	}
+	if x.BaseImages != nil {
+		v.In("base_images", x.BaseImages)
+	}
+}
+
+// ImageRefresh: The refresh of the machine's base images, by a server or by r server
+// refresh-images.
+type ImageRefresh struct {
+	// How often the server does it; absent: it does not.
+	Every *time.Duration `cbor:"1,keyasint,omitempty" json:"every,omitempty"`
+	// Time of the day in which it begins; absent: any.
+	Window string `cbor:"2,keyasint,omitempty" json:"window,omitempty"`
+	// Whether one runs.
+	Running bool `cbor:"3,keyasint" json:"running" schema:"required"`
+	// Begin of the last one; absent: there was none.
+	StartedAt *time.Time `cbor:"4,keyasint,omitempty" json:"started_at,omitempty"`
+	// Its end; absent: it runs, or was ended in the middle.
+	EndedAt *time.Time `cbor:"5,keyasint,omitempty" json:"ended_at,omitempty"`
+	// Time of the last one that succeeded.
+	SucceededAt *time.Time `cbor:"6,keyasint,omitempty" json:"succeeded_at,omitempty"`
+	// Refreshes without success since then.
+	Failures *int64 `cbor:"7,keyasint,omitempty" json:"failures,omitempty"`
+	// Images that it found outdated. All images of their release were made again.
+	Made []string `cbor:"8,keyasint,omitempty" json:"made,omitempty"`
+	// The failure of the last one.
+	Error string `cbor:"9,keyasint,omitempty" json:"error,omitempty"`
+	// Advice for the user.
+	Advice string `cbor:"10,keyasint,omitempty" json:"advice,omitempty"`
+	// Time of the next one; absent: the server does none.
+	NextAt *time.Time `cbor:"11,keyasint,omitempty" json:"next_at,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ImageRefresh) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ImageRefresh) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ImageRefresh) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ImageRefresh) ValidateFields(v *schema.Validator) {
 }
 
 // StopRequest: Stops the server.

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,6 +82,7 @@ func (o *statusOptions) print(st *server.StatusResponse) {
 	for _, a := range st.IngressAddresses {
 		line("ingress", a)
 	}
+	line("images", refresh(st.BaseImages, time.Now()))
 	var rows [][]string
 	var total int64
 	for _, c := range st.Components {
@@ -102,6 +105,26 @@ func (o *statusOptions) print(st *server.StatusResponse) {
 	if total > 0 && o.Terminal {
 		o.Printf("%s\n", o.Paint(console.Dim, "total "+schema.CellBytes(total)))
 	}
+}
+
+// refresh describes the refresh of base images in a line; "" if there is none.
+func refresh(r *server.ImageRefresh, now time.Time) string {
+	if r == nil {
+		return ""
+	}
+	said := "not refreshed yet"
+	switch {
+	case r.Running:
+		said = "being refreshed for " + schema.CellAge(*r.StartedAt, now)
+	case r.Error != "":
+		said = "refresh failed: " + strings.SplitN(r.Error, "\n", 2)[0]
+	case r.SucceededAt != nil:
+		said = fmt.Sprintf("refreshed %s ago, %d were outdated", schema.CellAge(*r.SucceededAt, now), len(r.Made))
+	}
+	if r.NextAt != nil {
+		said += ", next at " + r.NextAt.Local().Format(time.DateTime)
+	}
+	return said
 }
 
 func (o *statusOptions) health(h server.Health) string {

@@ -26,11 +26,11 @@ func NewRefreshImages(e *command.Env) *cobra.Command {
 		Use: "refresh-images",
 		Long: `Finds the base images of this machine that have packages of which the distribution has newer versions, such as those
 with security fixes, and makes the images of that release again. The server may run. Builds that begin afterwards use
-the new images; running apps keep their images until their next build. If the command fails or is killed, builds use
-the old images.
+the new images; running apps keep their images until their next build. The server gives the templates that come with
+the system the new images. If the command fails or is killed, builds use the old images.
 
-It shows each package with its versions. Images that were replaced stay for two days, for builds that read them. A
-timer of systemd or cron runs it as often as you like.`,
+It shows each package with its versions. Images that were replaced stay for two days, for builds that read them. With
+build.refresh_every in its configuration, the server does it by itself.`,
 		Example: "  r server refresh-images --dry-run\n  r server refresh-images",
 		Args:    command.Args(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },

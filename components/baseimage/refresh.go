@@ -272,20 +272,37 @@ func (s *Store) Refresh(ctx context.Context, dryRun bool, progress func(string))
 	if progress == nil {
 		progress = func(string) {}
 	}
-	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, "locks"), 0o755); err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
-	}
-	unlock, err := lock(ctx, filepath.Join(s.cfg.Dir, "locks", "refresh"), func() { progress("waiting for another refresh of base images") })
+	unlock, err := s.lockRefresh(ctx, progress)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	if dryRun {
+		images, err := s.existing(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return s.outdated(ctx, images, progress)
+	}
+	return s.refresh(ctx, progress)
+}
+
+// lockRefresh takes the lock of a refresh.
+func (s *Store) lockRefresh(ctx context.Context, progress func(string)) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, "locks"), 0o755); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
+	}
+	return lock(ctx, s.refreshLock(), func() { progress("waiting for another refresh of base images") })
+}
+
+// remakeOutdated makes the images of each release again of which an image is outdated, and removes replaced ones.
+func (s *Store) remakeOutdated(ctx context.Context, progress func(string)) ([]Outdated, error) {
 	images, err := s.existing(ctx)
 	if err != nil {
 		return nil, err
 	}
 	outdated, err := s.outdated(ctx, images, progress)
-	if err != nil || dryRun {
+	if err != nil {
 		return outdated, err
 	}
 	var again []string
@@ -386,7 +403,9 @@ func (s *Store) removeReplaced(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	removed := false
+	if !r.removable(now) {
+		return nil
+	}
 	for folder, at := range r.Replaced {
 		if now.Sub(at) < keepReplaced {
 			continue
@@ -400,10 +419,16 @@ func (s *Store) removeReplaced(now time.Time) error {
 			return errs.New(errs.Unavailable, "remove a replaced image: %w", err)
 		}
 		delete(r.Replaced, folder)
-		removed = true
-	}
-	if !removed {
-		return nil
 	}
 	return s.writeRounds(r)
+}
+
+// removable reports whether an image was replaced long enough ago.
+func (r *rounds) removable(now time.Time) bool {
+	for _, at := range r.Replaced {
+		if now.Sub(at) >= keepReplaced {
+			return true
+		}
+	}
+	return false
 }

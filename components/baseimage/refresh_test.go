@@ -126,6 +126,13 @@ func (m mirror) offer(t *testing.T, name, version string) {
 	}
 }
 
+// use makes the packages of the mirror some of the host's.
+func (m mirror) use(own *host) {
+	changed := *own
+	changed.sources = append(slices.Clone(own.sources), "deb [trusted=yes] copy://"+m.dir+" ./")
+	readHost = func() (*host, error) { return &changed, nil }
+}
+
 // TestRefresh: an image with an older package is made again, and a refresh that fails or is killed leaves it in use.
 func TestRefresh(t *testing.T) {
 	need.Root(t)
@@ -136,11 +143,9 @@ func TestRefresh(t *testing.T) {
 	}
 	m.offer(t, "", "")
 	own := must(readHost())(t)
-	changed := *own
-	changed.sources = append(slices.Clone(own.sources), "deb [trusted=yes] copy://"+m.dir+" ./")
 	before := readHost
-	readHost = func() (*host, error) { return &changed, nil }
 	t.Cleanup(func() { readHost = before })
+	m.use(own)
 
 	const updated = "99999999"
 	s := New(Config{Dir: t.TempDir()})
@@ -167,6 +172,20 @@ func TestRefresh(t *testing.T) {
 		t.Fatalf("without the package: %v", err)
 	}
 	must(0, os.Rename(file+".away", file))(t)
+	if r := must(s.LastRun())(t); r.Failures != 1 || r.EndedAt == nil || r.SucceededAt == nil || r.Error == "" || r.Advice == "" {
+		t.Errorf("the record of one that failed: %+v", r)
+	}
+
+	// It is killed while it makes the image.
+	killed := refreshProcess(t, s.cfg.Dir, m.dir)
+	killed.until(t, "making base image")
+	killed.kill(t)
+	if ensure().Dir != first.Dir {
+		t.Error("a refresh that was killed changed the image")
+	}
+	if r := must(s.LastRun())(t); r.Running || r.EndedAt != nil || r.Failures != 2 || r.Error == "" {
+		t.Errorf("the record of one that was killed: %+v", r)
+	}
 
 	// It is killed once the image is there, before the round begins.
 	next := s.inRound(own.codename, 1)
@@ -188,6 +207,13 @@ func TestRefresh(t *testing.T) {
 	}
 	if found := must(s.Refresh(t.Context(), false, progress))(t); len(found) != 0 {
 		t.Errorf("after the refresh: %+v", found)
+	}
+	if r := must(s.LastRun())(t); r.Failures != 0 || r.Error != "" || r.SucceededAt == nil || len(r.Made) != 0 {
+		t.Errorf("the record of one that succeeded: %+v", r)
+	}
+	digests := must(s.Digests())(t)
+	if at, ok := digests[first.Digest]; len(digests) != 2 || !ok || at.IsZero() || !digests[second.Digest].IsZero() {
+		t.Errorf("which images were replaced: %v", digests)
 	}
 	if left, _ := filepath.Glob(filepath.Join(s.cfg.Dir, ".tmp-*")); len(left) > 0 {
 		t.Errorf("it left %v", left)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/controllers/kit/kittest"
+	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -20,12 +22,19 @@ import (
 )
 
 // imageStore is an ImageStore in memory.
-type imageStore struct{ refs []string }
+type imageStore struct {
+	refs   []string
+	labels func(ref string) map[string]string // nil: none
+}
 
 func (s *imageStore) List(context.Context, map[string]string) ([]containerd.Record, error) {
 	var out []containerd.Record
 	for _, r := range s.refs {
-		out = append(out, containerd.Record{Ref: r, CreatedAt: time.Now().Add(-2 * time.Hour)})
+		rec := containerd.Record{Ref: r, CreatedAt: time.Now().Add(-2 * time.Hour)}
+		if s.labels != nil {
+			rec.Labels = s.labels(r)
+		}
+		out = append(out, rec)
 	}
 	return out, nil
 }
@@ -82,6 +91,44 @@ func TestImagesThatNobodyNames(t *testing.T) {
 	c.Store = s
 	if n, err := c.Collect(t.Context()); n != 1 || err != nil || slices.Contains(st.refs, appImages+"a@sha256:2") {
 		t.Fatalf("%d deleted, %v, left %v", n, err, st.refs)
+	}
+}
+
+// A base image goes when a later one replaced it and nothing names it. It stays if that cannot be read.
+func TestReplacedBases(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	sb := sandbox.NewSandbox()
+	const of = images.BasePrefix + "debian:13@sha256:"
+	sb.Project, sb.Spec.Template.Image = project(t, s), of+"used"
+	if err := entity.Create(t.Context(), s, sb); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	bases := map[string]time.Time{"sha256:current": {}, "sha256:used": now.Add(-time.Hour), "sha256:old": now.Add(-time.Hour), "sha256:young": now}
+	kept := []string{of + "current", of + "used", of + "young", of + "other", "runtime.local/snapshot/x@sha256:old"}
+	st := &imageStore{refs: append([]string{of + "old", of + "removed"}, kept...), labels: func(ref string) map[string]string {
+		_, made, _ := strings.Cut(ref, "@sha256:")
+		if made == "other" {
+			return nil
+		}
+		return map[string]string{images.LabelBase: made}
+	}}
+	c := &Images{Store: s, Images: st, Logger: slog.New(slog.DiscardHandler)}
+	for _, bases := range []func() (map[string]time.Time, error){nil, func() (map[string]time.Time, error) { return nil, errs.New(errs.Unavailable, "no disk") }} {
+		c.Bases = bases
+		if n, err := c.Collect(t.Context()); n != 0 || (err == nil) != (bases == nil) {
+			t.Fatalf("%d deleted, %v, left %v", n, err, st.refs)
+		}
+	}
+	c.Bases = func() (map[string]time.Time, error) { return bases, nil }
+	if n, err := c.Collect(t.Context()); n != 2 || err != nil || !slices.Equal(st.refs, kept) {
+		t.Fatalf("%d deleted, %v, left %v", n, err, st.refs)
+	}
+	if err := entity.Delete(t.Context(), s, sb); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Collect(t.Context()); n != 1 || err != nil || slices.Contains(st.refs, of+"used") {
+		t.Fatalf("after the sandbox: %d deleted, %v, left %v", n, err, st.refs)
 	}
 }
 

@@ -3,6 +3,7 @@ package retention
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"miren.dev/runtime/api/app"
@@ -26,11 +27,14 @@ const (
 	youngImage = 10 * time.Minute
 )
 
-// Images deletes images of builds that no version, build, sandbox or snapshot
-// names.
+// Images deletes images of builds that no version, build, sandbox or snapshot names, and base images that were replaced by
+// later ones and that none of these names.
 type Images struct {
 	Store  entity.Reader
 	Images ImageStore
+	// Bases returns the digests of the base images of the machine, with the time at which another one replaced them; the
+	// zero time: none did. nil: base images stay.
+	Bases  func() (map[string]time.Time, error)
 	Logger *slog.Logger
 	Now    func() time.Time // nil: time.Now
 }
@@ -66,9 +70,10 @@ func (r *Images) Collect(ctx context.Context) (int, error) {
 	if r.Now != nil {
 		now = r.Now()
 	}
+	replaced, basesErr := r.replaced(all, now)
 	n := 0
 	for _, img := range all {
-		ours := images.Built(img.Ref) // no other image is touched
+		ours := images.Built(img.Ref) || replaced[img.Ref] // no other image is touched
 		if !ours || used[img.Ref] || now.Sub(img.CreatedAt) < youngImage {
 			continue
 		}
@@ -78,7 +83,29 @@ func (r *Images) Collect(ctx context.Context) (int, error) {
 		r.Logger.Info("deleted", "kind", "image", "image", img.Ref)
 		n++
 	}
-	return n, nil
+	return n, basesErr
+}
+
+// replaced returns the base images of which the machine has a later one, by reference. One that was replaced just now is
+// not among them: a sandbox that is being made may be about to name it.
+func (r *Images) replaced(all []containerd.Record, now time.Time) (map[string]bool, error) {
+	replaced := map[string]bool{}
+	if r.Bases == nil {
+		return replaced, nil
+	}
+	bases, err := r.Bases()
+	if err != nil {
+		return replaced, errs.Wrap(err, "which base images were replaced")
+	}
+	for _, img := range all {
+		made, ok := img.Labels[images.LabelBase]
+		if !ok || !strings.HasPrefix(img.Ref, images.BasePrefix) {
+			continue
+		}
+		at, exists := bases["sha256:"+made]
+		replaced[img.Ref] = !exists || !at.IsZero() && now.Sub(at) >= youngImage
+	}
+	return replaced, nil
 }
 
 func (r *Images) used(ctx context.Context) (map[string]bool, error) {

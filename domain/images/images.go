@@ -22,6 +22,12 @@ const local = "runtime.local/"
 // without their digest.
 func Name[ID ~string](of ID) string { return local + string(of) }
 
+// BasePrefix begins the names of base images in the image store; NAME:VERSION and the digest follow.
+const BasePrefix = local + "base/"
+
+// LabelBase marks a base image in the image store with the digest that it was made as, in hex.
+const LabelBase = "dev.miren.runtime/base"
+
 // builtPrefixes begin the names of images that builds make.
 var builtPrefixes = []string{local + app.AppKind.Prefix + "-", local + sandbox.TemplateKind.Prefix + "-"}
 

@@ -62,9 +62,8 @@ func (s *Service) ship(ctx context.Context, project schema.ID, d languages.Templ
 	return s.publish(ctx, t, v, d.Doc)
 }
 
-// publish makes v the current version of t, which may not exist yet, in one
-// transaction.
-func (s *Service) publish(ctx context.Context, t *sandbox.Template, v *sandbox.TemplateVersion, title string) error {
+// publish makes v the current version of t, which may not exist yet, and deletes old versions, in one transaction.
+func (s *Service) publish(ctx context.Context, t *sandbox.Template, v *sandbox.TemplateVersion, title string, old ...*sandbox.TemplateVersion) error {
 	exists := t.Revision != 0
 	t.Spec.Title = title
 	if t.ID == "" {
@@ -92,6 +91,11 @@ func (s *Service) publish(ctx context.Context, t *sandbox.Template, v *sandbox.T
 	}
 	if err != nil {
 		return err
+	}
+	for _, o := range old {
+		if err := add(entity.DeleteOp(o)); err != nil {
+			return err
+		}
 	}
 	_, err = s.Store.Txn(ctx, entity.TxnRequest{Ops: ops})
 	if errs.Is(err, errs.AlreadyExists) { // another server was quicker

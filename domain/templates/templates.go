@@ -10,6 +10,7 @@
 //	Service.Tag, Untag, Alias, Delete
 //	Service.SetPool, DeletePool  the warm pool of a template in a project
 //	Service.Ship      the templates that come with the system
+//	Service.Renew     their new versions, when base images were made again
 //
 // A project can use its own templates, and those of the project System. Its own
 // one of a name hides that of System.

@@ -35,6 +35,14 @@ var checks = map[string]func(string) error{
 	"logs.sinks":                      target.Check,
 	"metrics.sinks":                   target.CheckMetrics,
 	"webhooks.allow":                  checkAnyNetwork,
+	"build.refresh_window":            checkWindow,
+}
+
+func checkWindow(s string) error {
+	if from, to, _ := strings.Cut(s, "-"); s != "" && from == to {
+		return fmt.Errorf("%q ends when it begins; leave it empty for the whole day", s)
+	}
+	return nil
 }
 
 func checkAbsolute(s string) error {

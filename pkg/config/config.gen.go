@@ -173,18 +173,20 @@ type Deploy struct {
 
 // Build: Builds.
 type Build struct {
-	OnDemand    bool          // BuildKit is started for a build.
-	IdleStop    time.Duration // With on_demand: the time without a build after which BuildKit ends until the next one; 0s: never.
-	Parallel    int64         // Builds at the same time.
-	CacheBytes  int64         // Disk that build caches may use.
-	SourceBytes int64         // Disk that uploaded sources may use.
-	Registry    string        // Where base images come from.
-	Timeout     time.Duration // How long one build may take.
-	MemoryBytes int64         // Memory that one step of a build may use; 0: a quarter of the machine's, at least 1 GiB. All steps together use at most half of the machine's, or that of one step.
-	CPUMillis   int64         // CPU that all steps together may use; 0: all of the machine's. When sandboxes want it too, steps get a quarter of an equal share.
-	Processes   int64         // Processes that one step may have.
-	StepBytes   int64         // Disk that one step may write.
-	FreeBytes   int64         // Disk that steps leave free: below it they are ended.
+	OnDemand      bool          // BuildKit is started for a build.
+	IdleStop      time.Duration // With on_demand: the time without a build after which BuildKit ends until the next one; 0s: never.
+	Parallel      int64         // Builds at the same time.
+	CacheBytes    int64         // Disk that build caches may use.
+	SourceBytes   int64         // Disk that uploaded sources may use.
+	Registry      string        // Where base images come from.
+	RefreshEvery  time.Duration // How often the server makes base images again that have packages with newer versions, such as those with security fixes (docs/stacks.md), up to a tenth of this time later; 168h is a week. 0s: only `r server refresh-images` does.
+	RefreshWindow string        // Time of the day, of the machine's time zone, in which it begins, such as 02:00-05:00; empty: any.
+	Timeout       time.Duration // How long one build may take.
+	MemoryBytes   int64         // Memory that one step of a build may use; 0: a quarter of the machine's, at least 1 GiB. All steps together use at most half of the machine's, or that of one step.
+	CPUMillis     int64         // CPU that all steps together may use; 0: all of the machine's. When sandboxes want it too, steps get a quarter of an equal share.
+	Processes     int64         // Processes that one step may have.
+	StepBytes     int64         // Disk that one step may write.
+	FreeBytes     int64         // Disk that steps leave free: below it they are ended.
 }
 
 // Logs: Output of apps and builds.
@@ -438,6 +440,11 @@ var Keys = []Key{
 	{Path: "build.registry", Type: "enum", Default: "auto", Doc: "Where base images come from.", Unit: "", Min: "", Max: "",
 		Choices: []string{"auto", "always", "never"},
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Build.Registry }},
+	{Path: "build.refresh_every", Type: "duration", Default: "0s", Doc: "How often the server makes base images again that have packages with newer versions, such as those with security fixes (docs/stacks.md), up to a tenth of this time later; 168h is a week. 0s: only `r server refresh-images` does.", Unit: "", Min: "0s", Max: "8760h0m0s",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.RefreshEvery }},
+	{Path: "build.refresh_window", Type: "string", Default: "", Doc: "Time of the day, of the machine's time zone, in which it begins, such as 02:00-05:00; empty: any.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^(([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9])?$"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Build.RefreshWindow }},
 	{Path: "build.timeout", Type: "duration", Default: "30m0s", Doc: "How long one build may take.", Unit: "", Min: "1s", Max: "24h0m0s",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.Timeout }},
 	{Path: "build.memory_bytes", Type: "int", Default: "0", Doc: "Memory that one step of a build may use; 0: a quarter of the machine's, at least 1 GiB. All steps together use at most half of the machine's, or that of one step.", Unit: "bytes", Min: "0", Max: "",

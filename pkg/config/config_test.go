@@ -16,7 +16,7 @@ import (
 // other returns a valid value of k that differs from the default.
 func other(t *testing.T, k *Key) string {
 	t.Helper()
-	for _, c := range append([]string{"7", "5000000000", "true", "false", "45s", "48h", "/some/where", "postgres://host/db", "unix:///some/where", "127.0.0.1:4321", "10.9.0.0/16", "http://host:4318", "0.5", "word", "https://host/dir", "ops@example.com", "http-01", "syslog+udp://host", "prometheus+http://host"}, k.Choices...) {
+	for _, c := range append([]string{"7", "5000000000", "true", "false", "45s", "48h", "/some/where", "postgres://host/db", "unix:///some/where", "127.0.0.1:4321", "10.9.0.0/16", "http://host:4318", "0.5", "word", "https://host/dir", "ops@example.com", "http-01", "syslog+udp://host", "prometheus+http://host", "02:00-05:00"}, k.Choices...) {
 		if c != k.Default && schema.Set(k, new(Config), c) == nil {
 			c2 := Default()
 			if schema.Set(k, c2, c); k.Get(c2) != k.Get(Default()) {
@@ -100,6 +100,8 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"log:\n  level: loud", `c:2: log.level: "loud" is none of debug`},
 		{"build:\n  parallel: 0", "below the minimum 1"},
 		{"build:\n  timeout: soon", "not a duration"},
+		{"build:\n  refresh_window: 2-5", "does not match"},
+		{"build:\n  refresh_window: 02:00-02:00", "ends when it begins"},
 		{"state_dir: here", "does not match"},
 		{"store: postgres://x", "store should be a mapping"},
 		{"state_dir: [a]", "state_dir should be a string"},

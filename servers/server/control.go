@@ -80,6 +80,7 @@ type control struct {
 	rt        *kit.Runtime
 	images    *resolver
 	templates *templates.Service
+	refresh   *refresher
 	policies  *policies.Store // store, for what users make
 	quotas    *quotas.Store   // policies, for what makes sandboxes, disks and executions
 	secrets   *secrets.Service
@@ -119,6 +120,7 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 	c.templates.Size, c.templates.Sources, c.templates.Keep = c.images.Size, src.Store, int(cfg.Retention.Versions)
 	c.templates.Sealer = c.sealer
 	c.builds.Image = c.images.Resolve
+	c.refresh = newRefresher(c)
 	c.rt = kit.New(kit.Config{Informers: c.informers, Logger: log, Registerer: reg})
 	c.objects = retention.NewObjects(&retention.Objects{
 		Objects: m.objects, Store: store, Keep: cfg.History.Executions, MaxBytes: cfg.Executions.StoreBytes, Logger: log,

@@ -159,7 +159,10 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	g.Go(func() error { return forever(ctx, log, "buildkit", m.buildkit.Run) })
 	g.Go(func() error { return c.node.Run(ctx) })
 	g.Go(func() error { return sources.collect(ctx, log) })
-	g.Go(func() error { return (&retention.Images{Store: store, Images: m.images, Logger: log}).Run(ctx) })
+	g.Go(func() error {
+		return (&retention.Images{Store: store, Images: m.images, Bases: m.bases.Digests, Logger: log}).Run(ctx)
+	})
+	g.Go(func() error { return c.refresh.Run(ctx) })
 	g.Go(func() error { return c.objects.Run(ctx) })
 	g.Go(func() error { return c.informers.Run(ctx) })
 	g.Go(func() error { return c.egressLog.Run(ctx) })

@@ -8,18 +8,17 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/sbom"
 )
-
-// labelBase marks a base image in the image store with the digest that it was
-// made as.
-const labelBase = "dev.miren.runtime/base"
 
 // resolver maps the name that a user gives an image to a reference of the image
 // store.
@@ -50,17 +49,39 @@ func (r *resolver) Resolve(ctx context.Context, name string) (string, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	have, err := r.m.images.List(ctx, map[string]string{labelBase: strings.TrimPrefix(img.Digest, "sha256:")})
+	label := map[string]string{images.LabelBase: strings.TrimPrefix(img.Digest, "sha256:")}
+	have, err := r.m.images.List(ctx, label)
 	if err != nil {
 		return "", err
 	}
-	if len(have) > 0 {
-		return have[0].Ref, nil
+	for _, h := range have {
+		// Snapshots have names of their own for the same image, which end with them.
+		if strings.HasPrefix(h.Ref, images.BasePrefix) {
+			return h.Ref, nil
+		}
 	}
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(tarDir(pw, img.Dir)) }()
 	defer pr.Close()
-	return r.m.images.Import(ctx, pr, "runtime.local/base/"+img.Name+":"+img.Version, map[string]string{labelBase: strings.TrimPrefix(img.Digest, "sha256:")})
+	return r.m.images.Import(ctx, pr, images.BasePrefix+img.Name+":"+img.Version, label)
+}
+
+// Newer returns the image of the base image of that name, if image is an earlier one of it that this machine made;
+// "" otherwise: with several servers, another one may have made it.
+func (r *resolver) Newer(ctx context.Context, base, image string) (string, error) {
+	all, err := r.m.images.List(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	made := slices.ContainsFunc(all, func(i containerd.Record) bool { return i.Ref == image && i.Labels[images.LabelBase] != "" })
+	if !made {
+		return "", nil
+	}
+	now, err := r.Resolve(ctx, base)
+	if err != nil || now == image {
+		return "", err
+	}
+	return now, nil
 }
 
 // Size returns the size of an image of the image store, compressed, in bytes.
@@ -106,16 +127,6 @@ func newBases(cfg *config.Config, binDir string, log *slog.Logger) *baseimage.St
 	return baseimage.New(baseimage.Config{
 		Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: binDir, Registry: baseimage.Policy(cfg.Build.Registry), Logger: log,
 	})
-}
-
-// RefreshImages makes the base images of the machine again that have packages with newer versions; see
-// baseimage.Store.Refresh. No server need run.
-func RefreshImages(ctx context.Context, cfg *config.Config, dryRun bool, progress func(string)) ([]baseimage.Outdated, error) {
-	bin, err := toolchainDir(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return newBases(cfg, bin, nil).Refresh(ctx, dryRun, progress)
 }
 
 // tarDir writes the files below dir as a tar stream.

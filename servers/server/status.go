@@ -120,6 +120,7 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 	}
 	resp.Components = append(resp.Components, f.c.m.logSinks.status()...)
 	resp.Components = append(resp.Components, f.c.m.metricSinks.status()...)
+	resp.BaseImages = f.c.refresh.status()
 	return resp, nil
 }
 
@@ -178,6 +179,9 @@ func (f *front) Doctor(ctx context.Context) (*server.DoctorResponse, error) {
 			k.Advice = "its log is in " + f.c.m.in.State("logs") + "; the server starts it again"
 		}
 		resp.Checks = append(resp.Checks, k)
+	}
+	if st.BaseImages != nil {
+		resp.Checks = append(resp.Checks, checkRefresh(st.BaseImages))
 	}
 	return resp, nil
 }
