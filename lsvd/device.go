@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -317,9 +318,19 @@ func (d *Device) Close(ctx context.Context) error {
 	return err
 }
 
+// UnsentCut is a run of acknowledged changes that reaches the store as a whole.
+type UnsentCut struct {
+	Last  uint64 // sequence number of the newest one
+	Bytes int64  // of data, in whole blocks
+}
+
 // Stats are figures of an open disk.
 type Stats struct {
 	UnsentBytes   int64         // acknowledged, not yet in the store
+	UnsentLimit   int64         // writes wait while more is unsent
+	Last          uint64        // sequence number of the newest change
+	Durable       uint64        // and up to which the store has everything
+	Unsent        []UnsentCut   // what is between them, oldest first
 	Lag           time.Duration // age of the oldest of them
 	Written       int64         // bytes written by the caller
 	Stored        int64         // bytes created in the store, by cuts and GC
@@ -363,6 +374,16 @@ func (d *Device) Stats() Stats {
 		StoredGC: d.stats.storedGC.Load(), StoredMap: d.stats.storedMap.Load(), Published: d.stats.published.Load(), Moved: d.stats.moved.Load(), StoreFailures: d.stats.failures.Load(), Segments: len(d.table), LogBytes: d.wal.Held(),
 	}
 	s.MapBytes, s.LogFull = d.loaded, d.logFull
+	s.UnsentLimit, s.Last, s.Durable = d.opts.MaxUnsent, d.last, d.last
+	for i, c := range slices.Concat(d.frozen, []*cut{d.active}) {
+		if c.last == 0 {
+			continue
+		}
+		if i == 0 {
+			s.Durable = c.first - 1
+		}
+		s.Unsent = append(s.Unsent, UnsentCut{Last: c.last, Bytes: c.bytes - int64(c.last-c.first+1)*extentBytes})
+	}
 	oldest := d.active
 	if len(d.frozen) > 0 {
 		oldest = d.frozen[0]

@@ -35,6 +35,7 @@ type Recovery struct {
 	Adopted   int    // segments found after the manifest
 	LostLog   bool   // the log that belongs to the volume is not here
 	LostAfter bool   // chain or log had more, which is damaged or missing
+	Damaged   bool   // of these, damaged. A missing segment may have been on its way when its owner ended
 
 	// Missing are the objects that the manifest names and the store does not
 	// have whole. What only they have is lost: reading it fails.
@@ -161,7 +162,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		return rec, err
 	}
 	if rec.Last < promised {
-		rec.LostAfter = true
+		rec.LostAfter, rec.Damaged = true, true
 		if !d.opts.AcceptLoss {
 			return rec, wal.Damaged(rec.Last, promised)
 		}
@@ -191,7 +192,7 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 	for {
 		l, err := chain.ReadLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.keys, d.man.Durable)
 		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
-			rec.LostAfter = true
+			rec.LostAfter, rec.Damaged = true, true
 			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.End.String(), "error", err)
 			return nil
 		}

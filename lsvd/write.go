@@ -306,6 +306,9 @@ func (d *Device) waitQueue() {
 	defer d.align.Unlock()
 }
 
+// extentBytes is what an extent counts of the bytes of a cut, beside its data.
+const extentBytes = 64
+
 // apply puts a logged extent into the active cut, which takes a copy of c. The
 // caller holds mu.
 func (d *Device) apply(c *wal.Chunk, now time.Time) {
@@ -314,7 +317,7 @@ func (d *Device) apply(c *wal.Chunk, now time.Time) {
 		a.first, a.born = c.Seq, now
 	}
 	a.last, d.last = c.Seq, c.Seq
-	bytes := int64(64)
+	bytes := int64(extentBytes)
 	v := extent.Value{Src: c.Seq}
 	if c.Kind == wal.Data {
 		bytes += int64(c.Blocks) * BlockSize

@@ -103,6 +103,28 @@ func (e DiskPhase) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (DiskPhase) Choices() []string { return []string{"pending", "ready", "failed", "deleting"} }
 
+// UnsentCut: Acknowledged writes that reach the store as a whole.
+type UnsentCut struct {
+	// Sequence number of the newest of them.
+	Last int64 `cbor:"1,keyasint" json:"last" schema:"required"`
+	// Their data, in whole blocks of 4096 bytes. (unit: bytes)
+	Bytes int64 `cbor:"2,keyasint" json:"bytes" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x UnsentCut) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *UnsentCut) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *UnsentCut) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *UnsentCut) ValidateFields(v *schema.Validator) {
+}
+
 // Disk: A virtual disk with a file system, which sandboxes mount. It outlives them.
 type Disk struct {
 	schema.Meta
@@ -226,11 +248,29 @@ type DiskStatus struct {
 	UnsentBytes *int64 `cbor:"11,keyasint,omitempty" json:"unsent_bytes,omitempty"`
 	// Time at which it was last taken over from a node that was down.
 	TakenOverAt *time.Time `cbor:"12,keyasint,omitempty" json:"taken_over_at,omitempty"`
-	// Bytes of writes that the takeover may have lost: unsent_bytes as last read. Writes of
-	// the node's last half minute may be missing in this number. (unit: bytes)
+	// Bytes of acknowledged writes that the takeover has lost, at least: those that the node
+	// had reported and the store did not have. (unit: bytes)
 	LostBytes *int64 `cbor:"13,keyasint,omitempty" json:"lost_bytes,omitempty"`
 	// Time of its attachment.
 	AttachedAt *time.Time `cbor:"8,keyasint,omitempty" json:"attached_at,omitempty"`
+	// Time at which its home read unsent_bytes and what follows. It reads them every few
+	// seconds while they change, and every half minute otherwise.
+	ReportedAt *time.Time `cbor:"14,keyasint,omitempty" json:"reported_at,omitempty"`
+	// Sequence number of the newest write that its home had acknowledged at reported_at.
+	LastWrite *int64 `cbor:"15,keyasint,omitempty" json:"last_write,omitempty"`
+	// Sequence number up to which the store had every write at reported_at.
+	SentWrite *int64 `cbor:"16,keyasint,omitempty" json:"sent_write,omitempty"`
+	// The writes between them, oldest first.
+	UnsentCuts []UnsentCut `cbor:"17,keyasint,omitempty" json:"unsent_cuts,omitempty"`
+	// Most bytes of acknowledged writes that only its home can have; absent: it is not known.
+	// (unit: bytes)
+	UnsentMostBytes *int64 `cbor:"18,keyasint,omitempty" json:"unsent_most_bytes,omitempty"`
+	// Bytes of acknowledged writes that the takeover has lost, at most; absent: it is not
+	// known. (unit: bytes)
+	LostMostBytes *int64 `cbor:"19,keyasint,omitempty" json:"lost_most_bytes,omitempty"`
+	// Time of the node's last report, from which lost_bytes is; absent: it made none. Writes
+	// after it are not in lost_bytes.
+	LostReportedAt *time.Time `cbor:"20,keyasint,omitempty" json:"lost_reported_at,omitempty"`
 	// Reason why it is not ready, cannot be attached, or is not detached yet.
 	Message string `cbor:"9,keyasint,omitempty" json:"message,omitempty"`
 }
@@ -266,6 +306,9 @@ func (x *DiskStatus) ValidateFields(v *schema.Validator) {
 	if x.Node != "" {
 		v.Ref("node", string(x.Node))
 	}
+	for i := range x.UnsentCuts {
+		v.InElem("unsent_cuts", i, &x.UnsentCuts[i])
+	}
 }
 
 // Attributes of Disk.
@@ -298,6 +341,13 @@ const (
 	DiskAttrTakenOverAt       = "status.taken_over_at"
 	DiskAttrLostBytes         = "status.lost_bytes"
 	DiskAttrAttachedAt        = "status.attached_at"
+	DiskAttrReportedAt        = "status.reported_at"
+	DiskAttrLastWrite         = "status.last_write"
+	DiskAttrSentWrite         = "status.sent_write"
+	DiskAttrUnsentCuts        = "status.unsent_cuts"
+	DiskAttrUnsentMostBytes   = "status.unsent_most_bytes"
+	DiskAttrLostMostBytes     = "status.lost_most_bytes"
+	DiskAttrLostReportedAt    = "status.lost_reported_at"
 	DiskAttrMessage           = "status.message"
 )
 
@@ -384,8 +434,15 @@ var DiskKind = &schema.Kind{
 		{Path: "status.home", Number: 10, Type: "string", Doc: "Id of the node whose log has its newest writes; of a disk that names no store also the node whose directory has its data. Empty: the store has everything."},
 		{Path: "status.unsent_bytes", Number: 11, Type: "int", Doc: "Bytes written that only its home had when that was last read."},
 		{Path: "status.taken_over_at", Number: 12, Type: "time", Doc: "Time at which it was last taken over from a node that was down."},
-		{Path: "status.lost_bytes", Number: 13, Type: "int", Doc: "Bytes of writes that the takeover may have lost: unsent_bytes as last read. Writes of the node's last half minute may be missing in this number."},
+		{Path: "status.lost_bytes", Number: 13, Type: "int", Doc: "Bytes of acknowledged writes that the takeover has lost, at least: those that the node had reported and the store did not have."},
 		{Path: "status.attached_at", Number: 8, Type: "time", Doc: "Time of its attachment."},
+		{Path: "status.reported_at", Number: 14, Type: "time", Doc: "Time at which its home read unsent_bytes and what follows. It reads them every few seconds while they change, and every half minute otherwise."},
+		{Path: "status.last_write", Number: 15, Type: "int", Doc: "Sequence number of the newest write that its home had acknowledged at reported_at."},
+		{Path: "status.sent_write", Number: 16, Type: "int", Doc: "Sequence number up to which the store had every write at reported_at."},
+		{Path: "status.unsent_cuts", Number: 17, Type: "list of component unsent_cut", Doc: "The writes between them, oldest first."},
+		{Path: "status.unsent_most_bytes", Number: 18, Type: "int", Doc: "Most bytes of acknowledged writes that only its home can have; absent: it is not known."},
+		{Path: "status.lost_most_bytes", Number: 19, Type: "int", Doc: "Bytes of acknowledged writes that the takeover has lost, at most; absent: it is not known."},
+		{Path: "status.lost_reported_at", Number: 20, Type: "time", Doc: "Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in lost_bytes."},
 		{Path: "status.message", Number: 9, Type: "string", Doc: "Reason why it is not ready, cannot be attached, or is not detached yet."},
 	},
 	Columns: []schema.Column{

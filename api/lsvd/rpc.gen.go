@@ -359,6 +359,28 @@ func (x *OpFigures) ValidateFields(v *schema.Validator) {
 	v.Required("op", x.Op != "")
 }
 
+// UnsentCut: Acknowledged changes that reach the store as a whole.
+type UnsentCut struct {
+	// Sequence number of the newest of them.
+	Last int64 `cbor:"1,keyasint" json:"last" schema:"required"`
+	// Their data, in whole blocks. (unit: bytes)
+	Bytes int64 `cbor:"2,keyasint" json:"bytes" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x UnsentCut) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *UnsentCut) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *UnsentCut) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *UnsentCut) ValidateFields(v *schema.Validator) {
+}
+
 // DiskFigures: Figures of a disk since it was opened.
 type DiskFigures struct {
 	// Acknowledged bytes that the store does not have yet. (unit: bytes)
@@ -399,6 +421,15 @@ type DiskFigures struct {
 	MapBytes int64 `cbor:"18,keyasint" json:"map_bytes" schema:"required"`
 	// Misses that the disk cache had.
 	DiskCacheHits int64 `cbor:"19,keyasint" json:"disk_cache_hits" schema:"required"`
+	// Sequence number of the newest acknowledged change.
+	Last *int64 `cbor:"20,keyasint,omitempty" json:"last,omitempty"`
+	// Sequence number up to which the store has every change.
+	Durable *int64 `cbor:"21,keyasint,omitempty" json:"durable,omitempty"`
+	// What is between them, oldest first.
+	Unsent []UnsentCut `cbor:"22,keyasint,omitempty" json:"unsent,omitempty"`
+	// Most bytes that can be unsent at a time, with the writes under way; absent: it is not
+	// known. (unit: bytes)
+	UnsentMostBytes *int64 `cbor:"23,keyasint,omitempty" json:"unsent_most_bytes,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -415,6 +446,9 @@ func (x *DiskFigures) Validate() error { return schema.Validate(x) }
 func (x *DiskFigures) ValidateFields(v *schema.Validator) {
 	for i := range x.Ops {
 		v.InElem("ops", i, &x.Ops[i])
+	}
+	for i := range x.Unsent {
+		v.InElem("unsent", i, &x.Unsent[i])
 	}
 }
 
@@ -440,6 +474,9 @@ type Disk struct {
 	OpenedAt *time.Time `cbor:"9,keyasint,omitempty" json:"opened_at,omitempty"`
 	// Sequence number of its state, if it was opened although later data was lost.
 	LostAfter *int64 `cbor:"10,keyasint,omitempty" json:"lost_after,omitempty"`
+	// With lost_after: what comes after it is damaged in the store or the log, not only
+	// elsewhere.
+	Damaged *bool `cbor:"13,keyasint,omitempty" json:"damaged,omitempty"`
 	// Its addresses.
 	Frontends []Frontend `cbor:"11,keyasint,omitempty" json:"frontends,omitempty"`
 	// Figures; absent unless open.

@@ -314,12 +314,21 @@ func used(d *disk.Disk) string {
 	return schema.CellBytes(*d.Status.UsedBytes)
 }
 
-// lost says how much may have been lost when a disk was taken over.
-func lost(d *disk.Disk) string {
-	if d.Status.LostBytes == nil {
+// lost says how much was lost when a disk was taken over.
+func lost(s *disk.DiskStatus) string {
+	if s.LostBytes == nil {
 		return ": the last writes on the node that was down may be lost"
 	}
-	return ": " + schema.CellBytes(*d.Status.LostBytes) + " that only the node had which was down may be lost, and its writes of the last half minute"
+	least := schema.CellBytes(*s.LostBytes)
+	switch {
+	case s.LostMostBytes != nil && *s.LostMostBytes == 0:
+		return ": no write was lost"
+	case s.LostReportedAt == nil:
+		return ": how many bytes of writes were lost is unknown, the node that was down had not reported"
+	case s.LostMostBytes == nil:
+		return ": at least " + least + " of writes were lost, as the node reported at " + timeCell(s.LostReportedAt) + "; how many at most is unknown"
+	}
+	return ": at least " + least + " and at most " + schema.CellBytes(*s.LostMostBytes) + " of writes were lost; the node last reported at " + timeCell(s.LostReportedAt)
 }
 
 // detail is a disk as `r disk show --json` prints it.
@@ -381,7 +390,7 @@ func show(ctx context.Context, e *command.Env, name string) error {
 		rows = append(rows, []string{"home", cmp.Or(names[home], d.Status.Home)})
 	}
 	if d.Status.TakenOverAt != nil {
-		rows = append(rows, []string{"taken over", timeCell(d.Status.TakenOverAt) + lost(d)})
+		rows = append(rows, []string{"taken over", timeCell(d.Status.TakenOverAt) + lost(&d.Status)})
 	}
 	if cell := scheduleCell(&d.Spec); cell != "" {
 		rows = append(rows, []string{"snapshots", cell})

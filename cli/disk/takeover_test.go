@@ -77,8 +77,11 @@ func TestDiskIsTakenOver(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(mounts[0].Source, "file")); err != nil || string(got) != "of the first node" {
 		t.Errorf("the other node reads %q, %v", got, err)
 	}
-	if d = n.get("data"); d.Status.Node != other.GetID() || d.Status.Home != string(other.ID) || d.Status.TakenOverAt == nil || d.Status.LostBytes == nil {
+	if d = n.get("data"); d.Status.Node != other.GetID() || d.Status.Home != string(other.ID) || d.Status.TakenOverAt == nil {
 		t.Errorf("after the takeover: %+v", d.Status)
+	}
+	if s := d.Status; s.LostBytes == nil || s.LostMostBytes == nil || *s.LostMostBytes < 1<<30 || s.LostReportedAt == nil || s.ReportedAt == nil || !s.ReportedAt.After(*s.LostReportedAt) {
+		t.Errorf("what the takeover lost: %+v", d.Status)
 	}
 
 	// The first node comes back: its sandbox ends, and it gives up the disk.

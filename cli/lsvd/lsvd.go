@@ -38,7 +38,7 @@ const closeTimeout = time.Minute
 func New(e *command.Env) *cobra.Command {
 	cmd := command.Group("lsvd", "",
 		newCreate(e), newList(e), newInfo(e), newAttach(e), newServe(e), newDetach(e),
-		newSnapshot(e), newClone(e), newResize(e), newFence(e), newRotateKey(e), newImport(e), newExport(e), newCheck(e), newDump(e), newGC(e), newBench(e), newDelete(e), newDaemon(e), newHolder(e))
+		newSnapshot(e), newClone(e), newTransfer(e), newResize(e), newFence(e), newRotateKey(e), newImport(e), newExport(e), newCheck(e), newDump(e), newGC(e), newBench(e), newDelete(e), newDaemon(e), newHolder(e))
 	cmd.Long = `Virtual disks: a write is durable in a local log, then stored in immutable segments in an object store (a directory or
 S3). Snapshots and clones copy no data. The commands need no server.
 

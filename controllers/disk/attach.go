@@ -32,10 +32,15 @@ func (r *Reconciler) attach(ctx context.Context, d *disk.Disk) error {
 	if d.Status.Node != r.Node || d.Status.AttachedAt == nil {
 		d.Status.Node, d.Status.AttachedAt = r.Node, &now
 	}
-	d.Status.Device, d.Status.Home, d.Status.UnsentBytes = v.Device, string(r.Node), &v.UnsentBytes
+	d.Status.Device, d.Status.Home = v.Device, string(r.Node)
 	if takeOver {
-		d.Status.TakenOverAt, d.Status.LostBytes = &now, before.UnsentBytes
+		least, most := Loss(&before, v.Opened)
+		d.Status.TakenOverAt, d.Status.LostBytes, d.Status.LostMostBytes, d.Status.LostReportedAt = &now, &least, most, before.ReportedAt
+		r.Logger.Warn("a disk of a node that is down was taken over", "volume", string(d.ID), "node", before.Home,
+			"lost_bytes", least, "lost_most_bytes", bound(most), "reported_at", before.ReportedAt)
+		forgetReport(&d.Status)
 	}
+	news := v.Unsent.Report(&d.Status, now)
 	if v.SizeBytes < d.Spec.SizeBytes {
 		if err := r.Volumes.Resize(ctx, d.Status.Volume, d.Spec.SizeBytes); err != nil {
 			return errs.Wrap(err, "resize the volume")
@@ -50,7 +55,8 @@ func (r *Reconciler) attach(ctx context.Context, d *disk.Disk) error {
 	if d.Spec.Deleted {
 		d.Status.Phase = before.Phase
 	}
-	if same(before, d.Status) {
+	due := before.ReportedAt == nil || now.Sub(*before.ReportedAt) >= reportEvery
+	if same(before, d.Status) && !(news && due) {
 		return nil
 	}
 	return entity.UpdateStatus(ctx, r.Store, d)
@@ -145,7 +151,8 @@ func (r *Reconciler) detach(ctx context.Context, d *disk.Disk) error {
 	if err != nil {
 		return errs.Wrap(err, "detach")
 	}
-	d.Status.Node, d.Status.Device, d.Status.AttachedAt, d.Status.UnsentBytes, d.Status.Message = "", "", nil, nil, ""
+	d.Status.Node, d.Status.Device, d.Status.AttachedAt, d.Status.Message = "", "", nil, ""
+	forgetReport(&d.Status)
 	if !local(d) {
 		d.Status.Home = ""
 	}

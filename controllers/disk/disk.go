@@ -14,8 +14,10 @@
 // on no other node's id, before it opens the volume. status.home, written with it,
 // stays until the store has every write, and for good if the store is a directory
 // of the node; it outlives the entity of the node. Another node takes a disk over
-// only when the home is down, and records how many bytes that had not sent. A
-// disk in a directory of its home cannot be taken over. The volume itself fences:
+// only when the home is down. While a disk is mounted, its home reports in status
+// which writes the store does not have (unsent_cuts, by sequence number). The node that
+// takes it over compares that with what the store has, and records how many bytes are
+// lost at least and at most. A disk in a directory of its home cannot be taken over. The volume itself fences:
 // each opener claims the next epoch in its manifest, and the writes of an earlier
 // one fail.
 //
@@ -59,10 +61,11 @@ const (
 
 // Volume is a volume that the disk daemon has open.
 type Volume struct {
-	Device      string // block device
-	SizeBytes   int64
-	UnsentBytes int64 // bytes written that the store does not have yet
-	Failed      bool  // it serves nothing any more, as when another node has taken it over; Detach ends it
+	Device    string // block device
+	SizeBytes int64
+	Unsent    *Unsent // nil: not known
+	Opened    Opened
+	Failed    bool // it serves nothing any more, as when another node has taken it over; Detach ends it
 }
 
 // Copied says what a copy consists of.
@@ -178,7 +181,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *disk.Disk) (time.Duration
 		return 0, err
 	}
 	if len(mounts) > 0 {
-		return mountedCheck, r.recordUse(ctx, d)
+		return checkAfter(&d.Status), r.recordUse(ctx, d)
 	}
 	if err := r.detach(ctx, d); err != nil {
 		if errs.Is(err, errs.FailedPrecondition) { // in use: waited for

@@ -90,7 +90,6 @@ func (r *Reconciler) lease(ctx context.Context, d *disk.Disk) (takeOver bool, er
 		return false, errs.New(errs.Unavailable, "disk %s is still attached to node %s", d.Name, h.name).With("reason", "attached_elsewhere").
 			WithHint("it is detached when no sandbox there has it; if that node is gone for good, it counts as down after a while")
 	}
-	r.Logger.Warn("taking over a disk of a node that is down: writes that had not reached the store are lost", "volume", string(d.ID), "node", h.name)
 	return true, nil
 }
 
@@ -131,6 +130,5 @@ func (r *Reconciler) discard(ctx context.Context, d *disk.Disk) error {
 // same reports whether an attachment changed nothing of a status.
 func same(a, b disk.DiskStatus) bool {
 	return a.Node == b.Node && a.AttachedAt == b.AttachedAt && a.Device == b.Device && a.SizeBytes == b.SizeBytes && a.Formatted == b.Formatted &&
-		a.Phase == b.Phase && a.Message == b.Message && a.Home == b.Home && a.TakenOverAt == b.TakenOverAt &&
-		a.UnsentBytes != nil && *a.UnsentBytes == *b.UnsentBytes
+		a.Phase == b.Phase && a.Message == b.Message && a.Home == b.Home && a.TakenOverAt == b.TakenOverAt
 }

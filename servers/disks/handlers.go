@@ -9,6 +9,7 @@ import (
 	"time"
 
 	api "miren.dev/runtime/api/lsvd"
+	"miren.dev/runtime/lsvd/frontend/fuse"
 	"miren.dev/runtime/lsvd/metrics"
 	"miren.dev/runtime/lsvd/node/daemon"
 	"miren.dev/runtime/lsvd/node/host"
@@ -123,7 +124,7 @@ func asDisk(i daemon.Info) api.Disk {
 	d.SizeBytes, d.OpenedAt = &i.Size, &i.Since
 	if i.Recovery.LostLog || i.Recovery.LostAfter {
 		last := int64(i.Recovery.Last)
-		d.LostAfter = &last
+		d.LostAfter, d.Damaged = &last, &i.Recovery.Damaged
 	}
 	for _, f := range i.Frontends {
 		x := api.Frontend{Kind: f.Kind, Address: f.Address}
@@ -143,6 +144,17 @@ func figures(i daemon.Info) *api.DiskFigures {
 		WriteAmplification: metrics.Amplification(s), LiveBytes: s.LiveBlocks * block, SegmentBytes: s.StoredBlocks * block, Segments: int64(s.Segments),
 		LogBytes: s.LogBytes, CacheHits: s.CacheHits, CacheMisses: s.CacheMisses, CacheBytes: s.CacheBytes, StoreRetries: s.StoreFailures,
 		Queue: int64(s.Queue), StoredMapBytes: s.StoredMap, MapBytes: s.MapBytes, DiskCacheHits: s.CacheDiskHits}
+	last, durable := int64(s.Last), int64(s.Durable)
+	f.Last, f.Durable = &last, &durable
+	for _, c := range s.Unsent {
+		f.Unsent = append(f.Unsent, api.UnsentCut{Last: int64(c.Last), Bytes: c.Bytes})
+	}
+	// Writes wait above the limit, except those under way. Only of a block device it is
+	// known how many these are.
+	if !slices.ContainsFunc(i.Frontends, func(f daemon.Frontend) bool { return f.Kind != daemon.KindBlock }) {
+		most := max(s.UnsentLimit, s.UnsentBytes) + fuse.MaxUnderWay
+		f.UnsentMostBytes = &most
+	}
 	for kind, c := range i.Counts {
 		for _, op := range metrics.Ops() {
 			x := c.Figures(op)

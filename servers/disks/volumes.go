@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"miren.dev/runtime/api/disk"
 	api "miren.dev/runtime/api/lsvd"
 	ctldisk "miren.dev/runtime/controllers/disk"
 	"miren.dev/runtime/lsvd"
@@ -17,6 +18,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/opt"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/pkg/rpc"
 )
@@ -188,12 +190,32 @@ func (v *Volumes) Attach(ctx context.Context, url, volume string, takeOver bool)
 			return errs.New(errs.Unavailable, "volume %s is %s: %s", volume, r.Disk.State, r.Disk.Message)
 		}
 		out.SizeBytes, out.Failed = *r.Disk.SizeBytes, r.Disk.State == api.DiskStateFailed
-		if r.Disk.Figures != nil {
-			out.UnsentBytes = r.Disk.Figures.UnsentBytes
-		}
+		out.Unsent, out.Opened = unsentOf(r.Disk.Figures), openedOf(&r.Disk)
 		return nil
 	})
 	return out, err
+}
+
+// unsentOf returns what is unsent of a disk; nil if its daemon does not say it.
+func unsentOf(f *api.DiskFigures) *ctldisk.Unsent {
+	if f == nil || f.Last == nil || f.Durable == nil {
+		return nil
+	}
+	u := &ctldisk.Unsent{Last: *f.Last, Durable: *f.Durable, Most: f.UnsentMostBytes}
+	for _, c := range f.Unsent {
+		u.Bytes += c.Bytes
+		u.Cuts = append(u.Cuts, disk.UnsentCut{Last: c.Last, Bytes: c.Bytes})
+	}
+	return u
+}
+
+// openedOf returns which writes a disk had when it was opened.
+func openedOf(d *api.Disk) ctldisk.Opened {
+	o := ctldisk.Opened{Lost: d.LostAfter != nil, Damaged: opt.Value(d.Damaged)}
+	if d.LostAfter != nil {
+		o.After = *d.LostAfter
+	}
+	return o
 }
 
 // Detach implements ctldisk.Volumes.

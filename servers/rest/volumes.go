@@ -28,7 +28,10 @@ type Volume struct {
 	Schedule *VolumeSchedule `json:"schedule,omitempty" doc:"Its scheduled snapshots; absent: none are taken."`
 
 	TakenOverAt *time.Time `json:"taken_over_at,omitempty" doc:"Time at which it was last taken over from a node that was down; absent: never."`
-	LostBytes   *int64     `json:"lost_bytes,omitempty" doc:"Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported."`
+	LostBytes   *int64     `json:"lost_bytes,omitempty" doc:"Bytes of acknowledged writes that the takeover has lost, at least: those that the node had reported and the store did not have."`
+
+	LostMostBytes  *int64     `json:"lost_most_bytes,omitempty" doc:"Bytes of acknowledged writes that the takeover has lost, at most; absent: unknown."`
+	LostReportedAt *time.Time `json:"lost_reported_at,omitempty" doc:"Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in lost_bytes."`
 }
 
 // VolumeMount is a session or an app's sandbox that has a volume.
@@ -74,6 +77,7 @@ func volumeOf(d *disk.Disk) Volume {
 		Name: d.Name, ID: string(d.ID), State: string(d.Status.Phase), SizeBytes: d.Spec.SizeBytes, UsedBytes: d.Status.UsedBytes,
 		FileSystem: string(d.Spec.FileSystem), Message: d.Status.Message, CreatedAt: d.CreatedAt, Schedule: volumeScheduleOf(&d.Spec),
 		TakenOverAt: d.Status.TakenOverAt, LostBytes: d.Status.LostBytes,
+		LostMostBytes: d.Status.LostMostBytes, LostReportedAt: d.Status.LostReportedAt,
 	}
 }
 

@@ -297,8 +297,8 @@ func TestVolumesOverREST(t *testing.T) {
 	}
 	d := disk.NewDisk()
 	d.Name, d.Spec.SizeBytes, d.Status.SizeBytes, d.Status.Phase = "data", disk.MinSize, disk.MinSize, disk.DiskPhaseReady
-	taken, lost := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC), int64(8192)
-	d.Status.TakenOverAt, d.Status.LostBytes = &taken, &lost
+	taken, lost, most := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC), int64(8192), int64(1<<30)
+	d.Status.TakenOverAt, d.Status.LostBytes, d.Status.LostMostBytes, d.Status.LostReportedAt = &taken, &lost, &most, &taken
 	create(d)
 	snap := disk.NewDiskSnapshot()
 	snap.Spec.Disk, snap.Spec.Name, snap.Spec.Key, snap.Status.Phase = d.GetID(), "before", string(d.ID)+"/before", disk.DiskPhaseReady
@@ -311,7 +311,7 @@ func TestVolumesOverREST(t *testing.T) {
 	m.Spec.Disk, m.Spec.Sandbox, m.Spec.Node, m.Spec.Path = d.GetID(), own.sandbox.GetID(), nodes[0].GetID(), "/data"
 	create(m)
 	v := e.must(http.MethodGet, "/volumes/data", key, "", http.StatusOK)
-	if v["state"] != "ready" || v["file_system"] != "ext4" || v["size_bytes"] != float64(disk.MinSize) || v["taken_over_at"] != "2026-05-04T12:00:00Z" || v["lost_bytes"] != 8192. || !slices.Equal(listed(v, "mounts", "container"), []string{string(own.sandbox.ID)}) {
+	if v["state"] != "ready" || v["file_system"] != "ext4" || v["size_bytes"] != float64(disk.MinSize) || v["taken_over_at"] != "2026-05-04T12:00:00Z" || v["lost_bytes"] != 8192. || v["lost_most_bytes"] != float64(1<<30) || v["lost_reported_at"] != "2026-05-04T12:00:00Z" || !slices.Equal(listed(v, "mounts", "container"), []string{string(own.sandbox.ID)}) {
 		t.Errorf("%v", v)
 	}
 	if got := listed(e.must(http.MethodGet, "/volumes", key, "", http.StatusOK), "volumes", "name"); !slices.Equal(got, []string{"data"}) {

@@ -63,11 +63,16 @@ const (
 	fileNode = 2
 
 	maxWrite = 1 << 20
-	inHead   = 40 // bytes before the arguments of a request
-	writeArg = 40 // arguments of a write before its data
-	outHead  = 16
-	forever  = 1 << 40 // seconds
+
+	background = 512 // requests that the kernel has under way at a time; a loop device sends fewer
+	inHead     = 40  // bytes before the arguments of a request
+	writeArg   = 40  // arguments of a write before its data
+	outHead    = 16
+	forever    = 1 << 40 // seconds
 )
+
+// MaxUnderWay bounds the bytes of the writes that the kernel has under way at a time.
+const MaxUnderWay = background * maxWrite
 
 var ne = binary.NativeEndian
 
@@ -122,7 +127,7 @@ func (c *Conn) greet() error {
 	out = ne.AppendUint32(out, min(minor, protoNewest))
 	out = ne.AppendUint32(out, 0) // read-ahead: nothing is cached
 	out = ne.AppendUint32(out, flags&(initAsyncRead|initBigWrites|initAsyncDIO|initParallel|initMaxPages|initExt))
-	out = ne.AppendUint16(out, 512) // requests in the background, more than a loop device sends
+	out = ne.AppendUint16(out, background)
 	out = ne.AppendUint16(out, 384) // and how many are congestion
 	out = ne.AppendUint32(out, maxWrite)
 	out = ne.AppendUint32(out, 1)            // granularity of times, ns

@@ -2865,8 +2865,14 @@ type Volume struct {
 	// Examples: disk-4k2j7q
 	ID string `json:"id"`
 
-	// LostBytes Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported.
+	// LostBytes Bytes of acknowledged writes that the takeover has lost, at least: those that the node had reported and the store did not have.
 	LostBytes *int64 `json:"lost_bytes,omitempty"`
+
+	// LostMostBytes Bytes of acknowledged writes that the takeover has lost, at most; absent: unknown.
+	LostMostBytes *int64 `json:"lost_most_bytes,omitempty"`
+
+	// LostReportedAt Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in lost_bytes.
+	LostReportedAt *time.Time `json:"lost_reported_at,omitempty"`
 
 	// Message Reason why it is not ready.
 	Message *string `json:"message,omitempty"`
@@ -2911,8 +2917,14 @@ type VolumeDetails struct {
 	// Examples: disk-4k2j7q
 	ID string `json:"id"`
 
-	// LostBytes Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported.
+	// LostBytes Bytes of acknowledged writes that the takeover has lost, at least: those that the node had reported and the store did not have.
 	LostBytes *int64 `json:"lost_bytes,omitempty"`
+
+	// LostMostBytes Bytes of acknowledged writes that the takeover has lost, at most; absent: unknown.
+	LostMostBytes *int64 `json:"lost_most_bytes,omitempty"`
+
+	// LostReportedAt Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in lost_bytes.
+	LostReportedAt *time.Time `json:"lost_reported_at,omitempty"`
 
 	// Message Reason why it is not ready.
 	Message *string `json:"message,omitempty"`

@@ -3916,9 +3916,19 @@ export interface components {
             id: string;
             /**
              * Format: int64
-             * @description Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported.
+             * @description Bytes of acknowledged writes that the takeover has lost, at least: those that the node had reported and the store did not have.
              */
             lost_bytes?: number;
+            /**
+             * Format: int64
+             * @description Bytes of acknowledged writes that the takeover has lost, at most; absent: unknown.
+             */
+            lost_most_bytes?: number;
+            /**
+             * Format: date-time
+             * @description Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in lost_bytes.
+             */
+            lost_reported_at?: string;
             /** @description Reason why it is not ready. */
             message?: string;
             /**
@@ -3967,9 +3977,19 @@ export interface components {
             id: string;
             /**
              * Format: int64
-             * @description Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node never reported.
+             * @description Bytes of acknowledged writes that the takeover has lost, at least: those that the node had reported and the store did not have.
              */
             lost_bytes?: number;
+            /**
+             * Format: int64
+             * @description Bytes of acknowledged writes that the takeover has lost, at most; absent: unknown.
+             */
+            lost_most_bytes?: number;
+            /**
+             * Format: date-time
+             * @description Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in lost_bytes.
+             */
+            lost_reported_at?: string;
             /** @description Reason why it is not ready. */
             message?: string;
             /** @description What has it mounted. */

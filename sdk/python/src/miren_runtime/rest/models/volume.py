@@ -32,9 +32,13 @@ class Volume:
     state: VolumeState
     """ State. """
     lost_bytes: int | Unset = UNSET
-    """ Acknowledged bytes that the takeover may have lost: the unsent bytes that the node last reported. Writes
-    after that report, at most of the node's last half minute, may be lost too and are not counted. Absent: the node
-    never reported. """
+    """ Bytes of acknowledged writes that the takeover has lost, at least: those that the node had reported and the
+    store did not have. """
+    lost_most_bytes: int | Unset = UNSET
+    """ Bytes of acknowledged writes that the takeover has lost, at most; absent: unknown. """
+    lost_reported_at: datetime.datetime | Unset = UNSET
+    """ Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in
+    lost_bytes. """
     message: str | Unset = UNSET
     """ Reason why it is not ready. """
     schedule: VolumeSchedule | Unset = UNSET
@@ -57,6 +61,12 @@ class Volume:
         state: str = self.state
 
         lost_bytes = self.lost_bytes
+
+        lost_most_bytes = self.lost_most_bytes
+
+        lost_reported_at: str | Unset = UNSET
+        if not isinstance(self.lost_reported_at, Unset):
+            lost_reported_at = self.lost_reported_at.isoformat()
 
         message = self.message
 
@@ -84,6 +94,10 @@ class Volume:
         )
         if lost_bytes is not UNSET:
             field_dict["lost_bytes"] = lost_bytes
+        if lost_most_bytes is not UNSET:
+            field_dict["lost_most_bytes"] = lost_most_bytes
+        if lost_reported_at is not UNSET:
+            field_dict["lost_reported_at"] = lost_reported_at
         if message is not UNSET:
             field_dict["message"] = message
         if schedule is not UNSET:
@@ -114,6 +128,15 @@ class Volume:
 
         lost_bytes = d.pop("lost_bytes", UNSET)
 
+        lost_most_bytes = d.pop("lost_most_bytes", UNSET)
+
+        _lost_reported_at = d.pop("lost_reported_at", UNSET)
+        lost_reported_at: datetime.datetime | Unset
+        if isinstance(_lost_reported_at, Unset):
+            lost_reported_at = UNSET
+        else:
+            lost_reported_at = datetime.datetime.fromisoformat(_lost_reported_at)
+
         message = d.pop("message", UNSET)
 
         _schedule = d.pop("schedule", UNSET)
@@ -140,6 +163,8 @@ class Volume:
             size_bytes=size_bytes,
             state=state,
             lost_bytes=lost_bytes,
+            lost_most_bytes=lost_most_bytes,
+            lost_reported_at=lost_reported_at,
             message=message,
             schedule=schedule,
             taken_over_at=taken_over_at,
