@@ -53,7 +53,7 @@ func (s *Store) LastRun() (*Run, error) {
 	if r.EndedAt == nil {
 		r.Running = running
 		if !running {
-			r.Error, r.Advice = "it was ended in the middle", "builds use the images of before; the next refresh goes on"
+			r.Error, r.Advice = "it was ended in the middle", "builds use the old images; the next refresh goes on"
 		}
 	}
 	return r, nil

@@ -12,13 +12,13 @@ import (
 )
 
 // keepRenewed is how many versions of a template that comes with the system stay when its image was made again: the new
-// one and that of before. Those with a tag stay too.
+// one and the previous one. Those with a tag stay too.
 const keepRenewed = 2
 
 // Renew gives the templates that come with the system a new version each if their image was made again since, and
 // returns their names. newer returns the image that a base image has now, if image is an earlier one that this machine
 // made of it; "" if it is not. Sandboxes that exist keep their image, and sandboxes that are made from now on get the
-// new one. Versions of before are deleted, except the last one and those with a tag.
+// new one. Earlier versions are deleted, except the previous one and those with a tag.
 //
 // A template changes in one transaction. Templates that failed do not keep others from their new version; the error is
 // that of all of them.
@@ -75,6 +75,6 @@ func (s *Service) renew(ctx context.Context, tid schema.ID, newer func(ctx conte
 		return false, err
 	}
 	versions = append([]*sandbox.TemplateVersion{v}, versions...)
-	// publish gives the template its new version; until then the one of before counts as in use.
+	// publish gives the template its new version; until then the previous one counts as in use.
 	return true, s.publish(ctx, t, v, t.Spec.Title, surplus(t, versions, v, keepRenewed)...)
 }

@@ -49,7 +49,7 @@ func newRefresher(c *control) *refresher {
 	return r
 }
 
-// Run works until ctx ends. A refresh that it cuts short leaves the images of before in use.
+// Run works until ctx ends. A refresh that it cuts short leaves the old images in use.
 func (r *refresher) Run(ctx context.Context) error {
 	t := time.NewTicker(r.look)
 	defer t.Stop()
@@ -112,7 +112,7 @@ func (r *refresher) renewTemplates(ctx context.Context) {
 	if err != nil {
 		wait := min(r.look<<min(r.failures, 10), refreshPause)
 		r.failures, r.retry = r.failures+1, time.Now().Add(wait)
-		r.logger.Error("templates keep their images of before", "error", err, "advice", errs.HintOf(err), "again_in", wait)
+		r.logger.Error("templates keep their old images", "error", err, "advice", errs.HintOf(err), "again_in", wait)
 		return
 	}
 	r.failures, r.retry = 0, time.Time{}
