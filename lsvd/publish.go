@@ -404,7 +404,7 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 		}
 		switch {
 		case d.succeeded(have.Epoch, have.Owner):
-			return d.fenced()
+			return d.fenced(have.Owner)
 		case have.Epoch < d.epoch:
 			// A stale read, or a claim that was based on one. What m was made
 			// from is not what is there: never write over it.
