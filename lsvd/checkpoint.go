@@ -15,8 +15,8 @@ import (
 // pages of those that have least go to the next one.
 const maxMaps = 12
 
-// checkpoint writes the map and the manifest, and deletes what no manifest
-// names any more. The caller holds pub.
+// checkpoint writes the map and the manifest, and dooms what that drops: it is deleted
+// soon, unless other manifests name it. The caller holds pub.
 func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	if err := d.merge(ctx); err != nil {
 		return err
@@ -86,8 +86,11 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 		}
 	}
 	d.waitForReaders() // no reader uses the old places of the pages
-	if err := d.deleteGarbage(ctx); err != nil {
-		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
+	d.doom()
+	if clean {
+		d.tryDelete(ctx) // Close is waiting for it; there is nothing to publish any more
+	} else {
+		d.deleteLater(ctx)
 	}
 	return nil
 }

@@ -66,12 +66,19 @@ type Device struct {
 	heldAt          uint64 // revision at which others held all garbage
 	heldSince       time.Time
 	lastMaintenance time.Time  // when something was published or collected last
-	garbage         []name.Ref // dropped from the manifest, maybe not yet deleted
+	garbage         []name.Ref // the next manifest drops it
 	others          *reclaim.Usage
 	othersAt        time.Time
+	othersDue       bool                 // GC waits for others
+	collectDue      bool                 // GC has others now
+	snapshots       int                  // that this device made
 	snapped         map[name.Kind]uint64 // objects of this epoch below these numbers may be in a snapshot
 
+	deleting  ctxMutex      // held by the one that deletes what is doomed
+	manifests chan struct{} // kicks readManifests
+
 	mu     sync.RWMutex
+	doomed []doomed
 	active *cut
 	frozen []*cut      // oldest first
 	recent *extent.Map // over base; see basemap.go
@@ -308,7 +315,7 @@ func (d *Device) Close(ctx context.Context) error {
 		err = d.wal.Sync()
 	}
 	if err == nil {
-		err = d.retryWhile(ctx, d.failure, func() error { return d.drain(ctx, true) })
+		err = d.retryWhile(ctx, d.failure, d.progress, func() error { return d.drain(ctx, true) })
 	}
 	d.opts.Memory.leave(d)
 	d.waitForReaders()

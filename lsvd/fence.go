@@ -38,11 +38,15 @@ func Fence(ctx context.Context, st store.Store, id ID, key []byte) (Fenced, erro
 	return f, errs.Wrap(err, "fence volume %s", id)
 }
 
+// fenceOwner begins the owner in the manifest that a fence writes. The other bytes are
+// random, as are all of a process's.
+const fenceOwner = "lsvd fence"
+
 // claimAway writes the manifest with an owner that no process is. It returns
 // the manifest, unchanged if the volume is closed.
 func claimAway(ctx context.Context, st store.Store, id ID, key []byte) (*manifest.Manifest, error) {
 	var owner [16]byte
-	rand.Read(owner[:])
+	rand.Read(owner[copy(owner[:], fenceOwner):])
 	var err error
 	for range claims {
 		m, v, lerr := manifest.Open(ctx, st, id, "", key)
@@ -92,7 +96,11 @@ func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
 		}
 		if !bytes.Equal(have, data) {
 			if x, _, err := segment.Open(ref, nil, int64(len(have)), have); err == nil && x.Fence {
-				return d.fenced()
+				m, _, merr := manifest.LoadWith(ctx, d.st, name.Manifest(d.vol), d.keys)
+				if merr != nil {
+					m = d.man // the message is then that of most cases
+				}
+				return d.fenced(m.Owner)
 			}
 			return errs.New(errs.Unavailable, "object %s reads as something that was not written", ref)
 		}
@@ -104,7 +112,12 @@ func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
 	return err
 }
 
-func (d *Device) fenced() error {
+// fenced fails the disk, whose volume the manifest gives to another owner.
+func (d *Device) fenced(owner [16]byte) error {
+	if bytes.HasPrefix(owner[:], []byte(fenceOwner)) {
+		return d.fail(errs.New(errs.Conflict, "volume %s was fenced: a fence (`r lsvd fence`) has ended the right of this process to write it", d.vol).
+			WithHint("what the store lacks is in the local log: to go on with every write, open the volume here again before another machine does; else leave it to that machine"))
+	}
 	return d.fail(errs.New(errs.Conflict, "volume %s was opened by another process", d.vol).
 		WithHint("only the newest opener may use a volume; open it again to take it over"))
 }

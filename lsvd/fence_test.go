@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,8 +54,11 @@ func (e *fenceEnv) holds(d *lsvd.Device, after []byte) {
 // ended asserts that the process cannot write to the store, and ends it.
 func (e *fenceEnv) ended() {
 	e.t.Helper()
-	if err := e.d.Drain(e.t.Context()); !errs.Is(err, errs.Conflict) {
+	err := e.d.Drain(e.t.Context())
+	if !errs.Is(err, errs.Conflict) {
 		e.t.Errorf("the process that was fenced sends: %v", err)
+	} else if !strings.Contains(err.Error(), "was fenced") || !strings.Contains(errs.HintOf(err), "here again") {
+		e.t.Errorf("it is told something else: %v (%s)", err, errs.HintOf(err))
 	}
 	if err := e.d.Close(e.t.Context()); !errs.Is(err, errs.Conflict) {
 		e.t.Errorf("it closes the volume: %v", err)

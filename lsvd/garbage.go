@@ -9,50 +9,166 @@ import (
 	"miren.dev/runtime/lsvd/store"
 )
 
-// deleteGarbage deletes objects of this volume that its manifest has dropped
-// and no other manifest names. Only an object that a snapshot may have had is asked
-// about. If too many others may name it, it stays for Sweep. The caller holds pub.
-func (d *Device) deleteGarbage(ctx context.Context) error {
+// doomed is an object of this volume that a durable manifest has dropped. No later
+// manifest names it again, that of a snapshot or of a successor included, for each is
+// made from one that does not.
+type doomed struct {
+	ref      name.Ref
+	unshared bool
+}
+
+// doom has what the manifest just written dropped be deleted. What was to be dropped by
+// one of unknown outcome is not: the store may have that manifest. The caller holds pub.
+func (d *Device) doom() {
+	named := reclaim.NewUsage()
+	named.Add(d.man)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.garbage {
+		// What others made is theirs to delete, or Sweep's.
+		if r.Volume == d.vol && !named.Refs[r] {
+			d.doomed = append(d.doomed, doomed{r, d.unshared(r)})
+		}
+	}
+	d.garbage = nil
+}
+
+// deleteDoomed deletes what is doomed and no other manifest names. Only an object that
+// a snapshot may have had is asked about, and only after it was dropped, as
+// [reclaim.Usage.AddUsers] demands. If too many others may name it, it stays for Sweep.
+// The caller need not hold pub: nothing is published later for that reading.
+func (d *Device) deleteDoomed(ctx context.Context) error {
+	if err := d.deleting.lock(ctx); err != nil {
+		return err
+	}
+	defer d.deleting.unlock()
+	d.mu.Lock()
+	todo := d.doomed
+	d.doomed = nil
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.doomed = append(todo, d.doomed...)
+	}()
 	u := reclaim.NewUsage()
-	if slices.ContainsFunc(d.garbage, func(r name.Ref) bool { return r.Volume == d.vol && !d.unshared(r) }) {
+	if slices.ContainsFunc(todo, func(x doomed) bool { return !x.unshared }) {
 		if err := u.AddUsers(ctx, d.st, d.vol, d.vol); err != nil {
 			return err
 		}
 	}
-	u.Add(d.man)
-	for len(d.garbage) > 0 {
-		r := d.garbage[0]
-		// What others made is theirs to delete, or Sweep's.
-		if r.Volume == d.vol && !u.Refs[r] && (d.unshared(r) || !u.MayName(r)) {
-			if err := d.st.Delete(ctx, r.Key()); err != nil {
+	for len(todo) > 0 {
+		if x := todo[0]; x.unshared || !u.MayName(x.ref) {
+			if err := d.st.Delete(ctx, x.ref.Key()); err != nil {
 				return err
 			}
 		}
-		d.garbage = d.garbage[1:]
+		todo = todo[1:]
 	}
 	return nil
 }
 
-// readOthers returns what other manifests name of the segments in the table, as of
-// heldPause ago at most. It asks about volumes whose segments others may name. The
-// caller holds pub.
-func (d *Device) readOthers(ctx context.Context) (*reclaim.Usage, error) {
+// tryDelete is deleteDoomed for a caller that has other things to do.
+func (d *Device) tryDelete(ctx context.Context) {
+	if err := d.deleteDoomed(ctx); err != nil && ctx.Err() == nil {
+		d.logger.Warn("deleting garbage failed, it is tried again", "volume", d.vol.String(), "error", err)
+	}
+}
+
+// deleteLater has the goroutine of readManifests delete what is doomed.
+func (d *Device) deleteLater(ctx context.Context) {
+	if d.opts.manual {
+		d.tryDelete(ctx)
+		return
+	}
+	select {
+	case d.manifests <- struct{}{}:
+	default:
+	}
+}
+
+// readManifests is the work for which manifests of others are read, up to 64 of them
+// from a slow store. So it is not done under pub, where publishing would wait for it.
+func (d *Device) readManifests(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.manifests:
+		}
+		d.tryDelete(ctx)
+		if err := d.refreshOthers(ctx); err != nil && ctx.Err() == nil {
+			d.logger.Warn("what others use cannot be read, garbage collection waits", "volume", d.vol.String(), "error", err)
+		}
+	}
+}
+
+// freshOthers returns what other manifests name of the segments in the table, as of
+// heldPause ago at most. It is nil if that has to be read first; GC goes on then. GC
+// deletes nothing for it: with an older reading it moves what it need not. The caller
+// holds pub.
+func (d *Device) freshOthers(ctx context.Context) (*reclaim.Usage, error) {
 	if d.others != nil && d.opts.Now().Sub(d.othersAt) < heldPause {
 		return d.others, nil
 	}
-	u := reclaim.NewUsage()
-	asked := map[ID]bool{}
-	for i := range d.man.Segments {
-		r := d.man.Segments[i].Ref
-		if asked[r.Volume] || d.unshared(r) {
-			continue
+	if volumes := d.shared(); d.opts.manual || len(volumes) == 0 {
+		u, err := d.readOthers(ctx, volumes)
+		if err == nil {
+			d.others, d.othersAt = u, d.opts.Now()
 		}
-		asked[r.Volume] = true
-		if err := u.AddUsers(ctx, d.st, r.Volume, d.vol); err != nil {
+		return u, err
+	}
+	d.othersDue = true
+	d.deleteLater(ctx)
+	return nil, nil
+}
+
+// refreshOthers reads what freshOthers lacked, and has GC go on.
+func (d *Device) refreshOthers(ctx context.Context) error {
+	if err := d.pub.lock(ctx); err != nil {
+		return err
+	}
+	due, volumes, snapped := d.othersDue, d.shared(), d.snapshots
+	d.pub.unlock()
+	if !due {
+		return nil
+	}
+	u, err := d.readOthers(ctx, volumes)
+	if err != nil {
+		return err
+	}
+	if err := d.pub.lock(ctx); err != nil {
+		return err
+	}
+	defer d.pub.unlock()
+	d.othersDue = false
+	if snapped == d.snapshots { // else the next round of GC asks again
+		d.others, d.othersAt = u, d.opts.Now()
+	}
+	d.collectDue = true
+	d.wake()
+	return nil
+}
+
+// shared returns the volumes that have segments in the table which others may name. The
+// caller holds pub.
+func (d *Device) shared() (volumes []ID) {
+	for i := range d.man.Segments {
+		if r := d.man.Segments[i].Ref; !d.unshared(r) && !slices.Contains(volumes, r.Volume) {
+			volumes = append(volumes, r.Volume)
+		}
+	}
+	return volumes
+}
+
+// readOthers returns what other manifests name of objects of the volumes.
+func (d *Device) readOthers(ctx context.Context, volumes []ID) (*reclaim.Usage, error) {
+	u := reclaim.NewUsage()
+	for _, v := range volumes {
+		if err := u.AddUsers(ctx, d.st, v, d.vol); err != nil {
 			return nil, err
 		}
 	}
-	d.others, d.othersAt = u, d.opts.Now()
 	return u, nil
 }
 

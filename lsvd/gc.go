@@ -42,12 +42,28 @@ func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	if err := d.pub.lock(ctx); err != nil {
 		return 0, err
 	}
+	volumes := d.shared()
+	d.pub.unlock()
+	var others *reclaim.Usage
+	read := func() (err error) { others, err = d.readOthers(ctx, volumes); return err }
+	if err := d.retryWhile(ctx, d.usableNow, func() uint64 { return 0 }, read); err != nil {
+		return 0, err
+	}
+	n, err := d.collectAll(ctx, ratio, others)
+	d.tryDelete(ctx)
+	return n, err
+}
+
+// collectAll is GC with what others name.
+func (d *Device) collectAll(ctx context.Context, ratio float64, others *reclaim.Usage) (int, error) {
+	if err := d.pub.lock(ctx); err != nil {
+		return 0, err
+	}
 	defer d.pub.unlock()
-	d.others = nil
 	total := 0
 	for round := 1; ; round++ {
 		var n int
-		err := d.retry(ctx, func() (err error) { n, _, err = d.collectRound(ctx, ratio, 1<<40); return err })
+		err := d.retry(ctx, func() (err error) { n, _, err = d.collectRound(ctx, ratio, 1<<40, others); return err })
 		total += n
 		if err != nil {
 			return total, err
@@ -68,15 +84,19 @@ func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 func (d *Device) tidy(ctx context.Context) error {
 	boot := d.saveBoot(ctx, false)
 	d.mu.RLock()
+	left := len(d.doomed) > 0
 	need := boot || d.since > 0 || d.dirty || !d.recent.Empty() || len(d.garbage) > 0
 	for _, s := range d.table {
 		need = need || s.live == 0
 	}
 	d.mu.RUnlock()
-	if !need {
-		return nil
+	if need {
+		return d.checkpoint(ctx, false)
 	}
-	return d.checkpoint(ctx, false)
+	if left {
+		d.deleteLater(ctx)
+	}
+	return nil
 }
 
 // collect moves what the budget allows if the configured ratio is exceeded.
@@ -86,7 +106,17 @@ func (d *Device) collect(ctx context.Context) error {
 		return nil
 	}
 	for d.budget > 0 {
-		n, moved, err := d.collectRound(ctx, d.opts.GCRatio, d.budget)
+		if err := d.merge(ctx); err != nil {
+			return err
+		}
+		if len(d.victims(d.opts.GCRatio, d.budget, reclaim.NewUsage())) == 0 {
+			return nil
+		}
+		others, err := d.freshOthers(ctx)
+		if err != nil || others == nil {
+			return err
+		}
+		n, moved, err := d.collectRound(ctx, d.opts.GCRatio, d.budget, others)
 		d.budget -= int64(moved)
 		if err != nil || n == 0 {
 			return err
@@ -109,19 +139,11 @@ func (d *Device) refillBudget(blocks int64) {
 }
 
 // collectRound empties segments, until one of GC's own is full or blocks were
-// moved; it reports how many segments, and how many blocks it moved. The
-// caller holds pub.
-func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) (segments int, moved uint64, err error) {
+// moved; it reports how many segments, and how many blocks it moved. What others
+// name stays: moving it would free nothing, and store the same twice. The caller
+// holds pub.
+func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64, others *reclaim.Usage) (segments int, moved uint64, err error) {
 	if err := d.merge(ctx); err != nil {
-		return 0, 0, err
-	}
-	if len(d.victims(ratio, blocks, reclaim.NewUsage())) == 0 {
-		return 0, 0, nil
-	}
-	// What others name too stays: moving it would free nothing, and store the
-	// same twice.
-	others, err := d.readOthers(ctx)
-	if err != nil {
 		return 0, 0, err
 	}
 	victims := d.victims(ratio, blocks, others)

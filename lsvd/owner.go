@@ -69,7 +69,7 @@ func (d *Device) askOwner(ctx context.Context) error {
 		return err
 	}
 	if d.succeeded(m.Epoch, m.Owner) {
-		return d.fenced()
+		return d.fenced(m.Owner)
 	}
 	return errs.New(errs.Unavailable, "manifest of %s was read damaged or stale", d.vol)
 }

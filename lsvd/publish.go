@@ -72,7 +72,8 @@ func (d *Device) runMaintenance(ctx context.Context) error {
 		if more {
 			d.lastMaintenance = d.opts.Now()
 		}
-		if d.since >= d.opts.Checkpoint {
+		if d.since >= d.opts.Checkpoint || d.collectDue {
+			d.collectDue = false
 			if err := d.collectAndCheckpoint(ctx); err != nil {
 				return err
 			}
@@ -127,12 +128,14 @@ func (d *Device) wake() {
 // retry repeats f until it succeeds, the disk fails for good or is closed, or
 // ctx ends. The caller holds pub.
 func (d *Device) retry(ctx context.Context, f func() error) error {
-	return d.retryWhile(ctx, d.usableNow, f)
+	return d.retryWhile(ctx, d.usableNow, d.progress, f)
 }
 
-func (d *Device) retryWhile(ctx context.Context, usable, f func() error) error {
+// progress changes when something was published. The caller holds pub.
+func (d *Device) progress() uint64 { return d.man.ChainNext + d.man.Revision }
+
+func (d *Device) retryWhile(ctx context.Context, usable func() error, progress func() uint64, f func() error) error {
 	const least, most = 50 * time.Millisecond, 5 * time.Second
-	progress := func() uint64 { return d.man.ChainNext + d.man.Revision }
 	for wait, was := least, progress(); ; {
 		err := f()
 		if now := progress(); now != was {
@@ -401,7 +404,7 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 		}
 		switch {
 		case d.succeeded(have.Epoch, have.Owner):
-			return d.fenced()
+			return d.fenced(have.Owner)
 		case have.Epoch < d.epoch:
 			// A stale read, or a claim that was based on one. What m was made
 			// from is not what is there: never write over it.

@@ -42,6 +42,7 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 			m.Snapshot, m.Clean, m.Created = true, true, uint64(d.opts.Now().UnixNano())
 			data = m.Encode(key)
 			d.snapped, d.others = d.numbers(), nil
+			d.snapshots++
 		}
 		err := createNamed(ctx, d.st, key, data)
 		if errs.Is(err, errs.AlreadyExists) {

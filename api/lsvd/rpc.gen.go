@@ -229,6 +229,35 @@ func (x *ResizeRequest) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "size_bytes", x.SizeBytes, 1)
 }
 
+// RotateKeyRequest: Requests another key of an encrypted volume.
+type RotateKeyRequest struct {
+	// Name or id.
+	Volume string `cbor:"1,keyasint" json:"volume" schema:"required"`
+	// URL of its store.
+	Store string `cbor:"2,keyasint,omitempty" json:"store,omitempty"`
+	// Absolute path of the file with the present key.
+	KeyFile string `cbor:"3,keyasint" json:"key_file" schema:"required"`
+	// Absolute path of the file with the new key. The disk is opened with it from then on.
+	NewKeyFile string `cbor:"4,keyasint" json:"new_key_file" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RotateKeyRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RotateKeyRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RotateKeyRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RotateKeyRequest) ValidateFields(v *schema.Validator) {
+	v.Required("volume", x.Volume != "")
+	v.Required("key_file", x.KeyFile != "")
+	v.Required("new_key_file", x.NewKeyFile != "")
+}
+
 // CollectRequest: Requests garbage collection.
 type CollectRequest struct {
 	// Name or id.
@@ -614,6 +643,9 @@ type Disks interface {
 	Snapshot(ctx context.Context, req *SnapshotRequest) error
 	// Resize: Makes a disk larger. Permission: admin, in all projects.
 	Resize(ctx context.Context, req *ResizeRequest) error
+	// RotateKey: Changes the key of an encrypted volume, whose disk stays open. Permission:
+	// admin, in all projects.
+	RotateKey(ctx context.Context, req *RotateKeyRequest) error
 	// Collect: Collects garbage. Permission: admin, in all projects.
 	Collect(ctx context.Context, req *CollectRequest) (*CollectResponse, error)
 	// Stop: Begins to close all disks and to end the daemon, and returns. The next daemon
@@ -642,6 +674,9 @@ type DisksClient interface {
 	Snapshot(ctx context.Context, req *SnapshotRequest) error
 	// Resize: Makes a disk larger. Permission: admin, in all projects.
 	Resize(ctx context.Context, req *ResizeRequest) error
+	// RotateKey: Changes the key of an encrypted volume, whose disk stays open. Permission:
+	// admin, in all projects.
+	RotateKey(ctx context.Context, req *RotateKeyRequest) error
 	// Collect: Collects garbage. Permission: admin, in all projects.
 	Collect(ctx context.Context, req *CollectRequest) (*CollectResponse, error)
 	// Stop: Begins to close all disks and to end the daemon, and returns. The next daemon
@@ -700,6 +735,10 @@ func (c clientDisks) Snapshot(ctx context.Context, req *SnapshotRequest) error {
 
 func (c clientDisks) Resize(ctx context.Context, req *ResizeRequest) error {
 	return c.conn.Call(ctx, &methodDisksResize.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientDisks) RotateKey(ctx context.Context, req *RotateKeyRequest) error {
+	return c.conn.Call(ctx, &methodDisksRotateKey.MethodInfo, req, &rpc.None{})
 }
 
 func (c clientDisks) Collect(ctx context.Context, req *CollectRequest) (*CollectResponse, error) {
@@ -805,6 +844,19 @@ var methodDisksResize = &rpc.Method{
 	},
 }
 
+var methodDisksRotateKey = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "lsvd.Disks", Name: "RotateKey", Full: "lsvd.Disks/RotateKey", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(RotateKeyRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Disks).RotateKey(ctx, req)
+	},
+}
+
 var methodDisksCollect = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "lsvd.Disks", Name: "Collect", Full: "lsvd.Disks/Collect", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
@@ -840,6 +892,7 @@ var DisksService = &rpc.Service{Name: "lsvd.Disks", Methods: []*rpc.Method{
 	methodDisksDetach,
 	methodDisksSnapshot,
 	methodDisksResize,
+	methodDisksRotateKey,
 	methodDisksCollect,
 	methodDisksStop,
 }}

@@ -32,7 +32,7 @@ func TestFence(t *testing.T) {
 	if r := b.run("export", "data", filepath.Join(dir, "elsewhere")); r.code != exit.Failed || !strings.Contains(r.err, "open elsewhere") {
 		t.Errorf("after a fence, another machine without the log opens the volume: %+v", r)
 	}
-	if r := a.run("detach", "data"); r.code == 0 {
+	if r := a.run("detach", "data"); r.code == 0 || !strings.Contains(r.err, "was fenced") {
 		t.Errorf("the machine that was fenced sends its writes: %+v", r)
 	}
 	a.run("detach", "data", "--force")

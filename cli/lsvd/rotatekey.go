@@ -2,13 +2,16 @@ package lsvd
 
 import (
 	"context"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -29,8 +32,9 @@ snapshots, instead of that in --key-file. It writes no data again: both keys ope
 keeps one small object. The volume may be attached. A command that was interrupted may be repeated: one of the two keys
 opens the volume at any time.
 
-Clones, and copies in other stores, keep their key. Attached disks are opened with their --key-file when the disk daemon
-starts again: put the new key there, or attach them again with the new file.`,
+The disk of an attached volume stays open, and the disk daemon opens it with the new file from then on, also if it was
+killed meanwhile. If no daemon runs, the next one opens what was attached with the file from before: put the new key
+there. Clones, and copies in other stores, keep their key.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
@@ -67,22 +71,37 @@ func (o *rotateKeyOptions) run(ctx context.Context, arg string) error {
 	if made {
 		o.Notef("wrote a new key to %s: keep a copy, without it the volume cannot be read\n", o.newKeyFile)
 	}
-	if err := lsvd.RotateKey(ctx, st, v.ID, old, key); err != nil {
-		return err
-	}
 	c, d, err := o.attached(ctx, v)
 	if err != nil && !errs.Is(err, errs.PermissionDenied) {
 		o.Notef("whether the disk daemon has the volume attached could not be found out: %v\n", err)
 	}
 	if c != nil {
-		c.Close()
+		defer c.Close()
+		if err = o.rotateAttached(ctx, c, v); err == nil {
+			o.Notef("the volume is attached, and the disk daemon opens it with %s from now on\n", o.newKeyFile)
+		}
+	} else {
+		err = lsvd.RotateKey(ctx, st, v.ID, old, key)
 	}
-	if d != nil {
-		o.Notef("the volume is attached: put the new key into the --key-file that it was attached with, before the disk daemon starts again\n")
+	if err != nil {
+		return err
 	}
 	if o.JSON {
 		return o.PrintJSON(map[string]any{"id": v.ID.String(), "name": v.Name, "key_made": made, "attached": d != nil})
 	}
 	o.Printf("%s the key of %s is the one in %s now\n", o.Paint(console.Green, "✓"), v.Label(), o.newKeyFile)
 	return nil
+}
+
+// rotateAttached has the daemon rotate the key of a volume that it has attached.
+func (o *rotateKeyOptions) rotateAttached(ctx context.Context, c *client, v *catalog.Volume) error {
+	req := &api.RotateKeyRequest{Volume: v.ID.String()}
+	var err error
+	if req.KeyFile, err = filepath.Abs(o.keyFile); err == nil {
+		req.NewKeyFile, err = filepath.Abs(o.newKeyFile)
+	}
+	if err != nil {
+		return errs.Wrap(err, "key file")
+	}
+	return c.RotateKey(ctx, req)
 }

@@ -33,6 +33,9 @@ var _ api.Disks = (*server)(nil)
 // sets a timeout.
 const detachTimeout = time.Minute
 
+// rotateTimeout is how long the rotation of a key waits for the store.
+const rotateTimeout = time.Minute
+
 func (s *server) Status(context.Context) (*api.StatusResponse, error) {
 	r := &api.StatusResponse{Version: version.Get().Version, PID: int64(os.Getpid()), StartedAt: s.started, StateDir: s.cfg.StateDir,
 		Metrics: slices.Sorted(slices.Values(s.metrics)), Disks: int64(len(s.engine.List()))}
@@ -94,6 +97,13 @@ func (s *server) Snapshot(ctx context.Context, req *api.SnapshotRequest) error {
 
 func (s *server) Resize(ctx context.Context, req *api.ResizeRequest) error {
 	return s.engine.Resize(ctx, req.Volume, req.Store, req.SizeBytes)
+}
+
+func (s *server) RotateKey(ctx context.Context, req *api.RotateKeyRequest) error {
+	// Half of a rotation is of no use to any caller, so it continues after the caller has gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rotateTimeout)
+	defer cancel()
+	return s.engine.RotateKey(ctx, req.Volume, req.Store, req.KeyFile, req.NewKeyFile)
 }
 
 func (s *server) Collect(ctx context.Context, req *api.CollectRequest) (*api.CollectResponse, error) {

@@ -146,6 +146,27 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
+// TestHeaderCutOff: a power loss may leave a table that ends within its header. The cache
+// takes frames as if it were empty.
+func TestHeaderCutOff(t *testing.T) {
+	fs := vfs.NewSim()
+	table, err := fs.Open(tableName, true)
+	if err == nil {
+		_, err = table.WriteAt(encodeHeader(16)[:512], 0)
+	}
+	if err == nil {
+		err = table.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, fs, 16)
+	fill(c, 2)
+	if n := verify(t, c, 2); n != 16 {
+		t.Errorf("of 16 frames, the cache has %d", n)
+	}
+}
+
 func TestFlippedBit(t *testing.T) {
 	damaged := 0
 	for seed := range uint64(120) {

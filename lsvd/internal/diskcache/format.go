@@ -113,7 +113,8 @@ func (c *Cache) load() error {
 	if err != nil {
 		return err
 	}
-	n := int32(min((size-headerSize+recordSize-1)/recordSize, int64(len(c.slots))))
+	// A power loss may leave a part of the header's size with all of its content.
+	n := int32(min((max(size-headerSize, 0)+recordSize-1)/recordSize, int64(len(c.slots))))
 	b := make([]byte, 1024*recordSize)
 	for id := int32(0); id < n; id += 1024 {
 		part := b[:min(1024, n-id)*recordSize]

@@ -220,7 +220,7 @@ type Request struct {
 }
 
 // Attach opens a disk and serves it. One that is attached already gets the
-// further places to listen. It returns when the disk can be used.
+// further places to listen, and another key file. It returns when the disk can be used.
 func (d *Daemon) Attach(ctx context.Context, r Request) (Info, error) {
 	st, url, release, err := d.stores.use(ctx, r.Store)
 	if err != nil {
@@ -255,6 +255,11 @@ func (d *Daemon) Attach(ctx context.Context, r Request) (Info, error) {
 	defer x.op.Unlock()
 	if x.gone {
 		return Info{}, errs.New(errs.Unavailable, "volume %s was being detached", v.Label()).WithHint("try again")
+	}
+	if there {
+		if err := d.takeKeyFile(ctx, st, x, r.KeyFile); err != nil {
+			return Info{}, err
+		}
 	}
 	if x.running() {
 		err := d.extend(ctx, x, r.Spec)

@@ -147,12 +147,13 @@ func (x *disk) device() (*host.Disk, error) {
 // and keeps the block device of an earlier daemon as it was. The caller holds x.op.
 func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss bool) error {
 	s := x.view()
-	key, err := host.ReadKey(s.KeyFile)
+	st, _, release, err := d.stores.use(ctx, s.Store)
 	if err != nil {
 		return err
 	}
-	st, _, release, err := d.stores.use(ctx, s.Store)
+	key, err := readKey(ctx, st, x.id, &s)
 	if err != nil {
+		release()
 		return err
 	}
 	st, counts := metrics.WrapStore(st)

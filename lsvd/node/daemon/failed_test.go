@@ -26,10 +26,6 @@ func TestFailedDiskOpensAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, url := t.TempDir(), t.TempDir()
 			create(t, url)
-			state, err := host.Open(filepath.Join(dir, "state"))
-			if err != nil {
-				t.Fatal(err)
-			}
 			log := vfs.NewSim()
 			var broken atomic.Bool
 			log.FailSync = func(string) error {
@@ -38,26 +34,12 @@ func TestFailedDiskOpensAgain(t *testing.T) {
 				}
 				return nil
 			}
-			state.OpenLog = func(string) (vfs.FS, error) {
+			ctx, d := t.Context(), runOn(t, dir, func(string) (vfs.FS, error) {
 				if broken.Swap(false) && lose {
 					log.PowerLoss(rand.New(rand.NewPCG(1, 1)))
 				}
 				return log, nil
-			}
-			d, err := daemon.New(daemon.Config{State: state, RunDir: filepath.Join(dir, "run"), CloseTimeout: 5 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- d.Run(ctx) }()
-			defer func() {
-				stop()
-				if err := wait.Receive(t, "the end of the daemon", ended); err != nil {
-					t.Error(err)
-				}
-			}()
-			wait.Receive(t, "the daemon is ready", d.Ready())
+			})
 			if _, err := d.Attach(ctx, daemon.Request{Spec: daemon.Spec{Store: url}, Volume: "data"}); err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +66,7 @@ func TestFailedDiskOpensAgain(t *testing.T) {
 				i, err := d.Get("data", "")
 				return err == nil && i.State == daemon.Open && i.Recovery.Last == 2
 			})
-			err = with(func(x *host.Disk) error {
+			err := with(func(x *host.Disk) error {
 				got := make([]byte, len(data))
 				if err := x.ReadAt(ctx, got, 0); err != nil || !bytes.Equal(got, data) {
 					t.Errorf("what was acknowledged is not there: %v", err)
@@ -99,4 +81,29 @@ func TestFailedDiskOpensAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// runOn runs a daemon below dir until the test ends, whose logs are where openLog says.
+func runOn(t *testing.T, dir string, openLog func(string) (vfs.FS, error)) *daemon.Daemon {
+	t.Helper()
+	state, err := host.Open(filepath.Join(dir, "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.OpenLog = openLog
+	d, err := daemon.New(daemon.Config{State: state, RunDir: filepath.Join(dir, "run"), CloseTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := wait.Receive(t, "the end of the daemon", ended); err != nil {
+			t.Error(err)
+		}
+	})
+	wait.Receive(t, "the daemon is ready", d.Ready())
+	return d
 }

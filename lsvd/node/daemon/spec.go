@@ -15,17 +15,20 @@ import (
 // Spec says what is attached and how; it is attached.json in the volume's
 // directory, from which the daemon opens the disk again after a restart.
 type Spec struct {
-	Version     int      `json:"version"` // 1
-	Store       string   `json:"store"`   // URL
-	ID          string   `json:"id"`
-	Name        string   `json:"name,omitempty"`
-	KeyFile     string   `json:"key_file,omitempty"`
-	ReadOnly    bool     `json:"read_only,omitempty"`
-	CacheBytes  int64    `json:"cache_bytes,omitempty"`
-	MaxUnsent   int64    `json:"max_unsent,omitempty"`
-	RemoteFlush bool     `json:"remote_flush,omitempty"`
-	Block       bool     `json:"block,omitempty"` // it is a block device of this machine
-	NBD         []Listen `json:"nbd,omitempty"`
+	Version int    `json:"version"` // 1
+	Store   string `json:"store"`   // URL
+	ID      string `json:"id"`
+	Name    string `json:"name,omitempty"`
+	KeyFile string `json:"key_file,omitempty"`
+	// OtherKeyFiles are tried if the key in KeyFile does not open the volume: a rotation
+	// may have been killed, or the user has moved the file.
+	OtherKeyFiles []string `json:"other_key_files,omitempty"`
+	ReadOnly      bool     `json:"read_only,omitempty"`
+	CacheBytes    int64    `json:"cache_bytes,omitempty"`
+	MaxUnsent     int64    `json:"max_unsent,omitempty"`
+	RemoteFlush   bool     `json:"remote_flush,omitempty"`
+	Block         bool     `json:"block,omitempty"` // it is a block device of this machine
+	NBD           []Listen `json:"nbd,omitempty"`
 }
 
 // Listen says where a disk is served by NBD: on a unix socket, or on TCP.
