@@ -314,21 +314,22 @@ func used(d *disk.Disk) string {
 	return schema.CellBytes(*d.Status.UsedBytes)
 }
 
-// lost says how much was lost when a disk was taken over.
+// lost says how many bytes of writes were lost when a disk was taken over.
 func lost(s *disk.DiskStatus) string {
 	if s.LostBytes == nil {
-		return ": the last writes on the node that was down may be lost"
+		return "the last ones on the node that was down may be"
 	}
-	least := schema.CellBytes(*s.LostBytes)
-	switch {
-	case s.LostMostBytes != nil && *s.LostMostBytes == 0:
-		return ": no write was lost"
-	case s.LostReportedAt == nil:
-		return ": how many bytes of writes were lost is unknown, the node that was down had not reported"
-	case s.LostMostBytes == nil:
-		return ": at least " + least + " of writes were lost, as the node reported at " + timeCell(s.LostReportedAt) + "; how many at most is unknown"
+	if s.LostMostBytes != nil && *s.LostMostBytes == 0 {
+		return "none"
 	}
-	return ": at least " + least + " and at most " + schema.CellBytes(*s.LostMostBytes) + " of writes were lost; the node last reported at " + timeCell(s.LostReportedAt)
+	if s.LostReportedAt == nil {
+		return "unknown, the node that was down had not reported"
+	}
+	most := "unknown"
+	if s.LostMostBytes != nil {
+		most = schema.CellBytes(*s.LostMostBytes)
+	}
+	return "at least " + schema.CellBytes(*s.LostBytes) + ", at most " + most + " (reported at " + timeCell(s.LostReportedAt) + ")"
 }
 
 // detail is a disk as `r disk show --json` prints it.
@@ -390,7 +391,7 @@ func show(ctx context.Context, e *command.Env, name string) error {
 		rows = append(rows, []string{"home", cmp.Or(names[home], d.Status.Home)})
 	}
 	if d.Status.TakenOverAt != nil {
-		rows = append(rows, []string{"taken over", timeCell(d.Status.TakenOverAt) + lost(&d.Status)})
+		rows = append(rows, []string{"taken over", timeCell(d.Status.TakenOverAt)}, []string{"lost writes", lost(&d.Status)})
 	}
 	if cell := scheduleCell(&d.Spec); cell != "" {
 		rows = append(rows, []string{"snapshots", cell})
