@@ -16,9 +16,10 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/frontend/loop"
-	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/lsvd/workload"
 )
 
@@ -259,11 +260,11 @@ func (d *disks) amplification(ctx context.Context) error {
 }
 
 func amplify(ctx context.Context, blocks, times int, next workload.Next) (written, space float64, err error) {
-	st, id := &store.Mem{}, lsvd.NewID()
+	st, id := &storesim.Mem{}, lsvd.NewID()
 	if err := lsvd.Create(ctx, st, id, int64(blocks)*lsvd.BlockSize, nil); err != nil {
 		return 0, 0, err
 	}
-	dev, _, err := lsvd.Open(ctx, st, vfs.NewSim(), id, lsvd.Options{CutBytes: 1 << 20, MaxUnsent: 4 << 20, LogFile: 4 << 20, Compression: lsvd.CompressNone})
+	dev, _, err := lsvd.Open(ctx, st, vfssim.New(), id, lsvd.Options{CutBytes: 1 << 20, MaxUnsent: 4 << 20, LogFile: 4 << 20, Compression: lsvd.CompressNone})
 	if err != nil {
 		return 0, 0, err
 	}

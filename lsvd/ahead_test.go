@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 // remote is a store that counts reads of parts of segments and takes its time.
 type remote struct {
-	store.Fault
+	storesim.Fault
 	reads atomic.Int64
 	delay atomic.Int64
 	busy  atomic.Int64
@@ -36,13 +36,13 @@ func (f *remote) GetRange(ctx context.Context, key string, off, n int64) ([]byte
 
 func newRemote() *remote {
 	f := &remote{}
-	f.Store = &store.Mem{}
-	f.Hook = func(op store.Op, key string) store.Action {
-		if op == store.OpGetRange && !strings.Contains(key, "/map/") {
+	f.Store = &storesim.Mem{}
+	f.Hook = func(op storesim.Op, key string) storesim.Action {
+		if op == storesim.OpGetRange && !strings.Contains(key, "/map/") {
 			f.reads.Add(1)
 		}
 		time.Sleep(time.Duration(f.delay.Load()))
-		return store.Action{}
+		return storesim.Action{}
 	}
 	return f
 }
@@ -59,7 +59,7 @@ func remoteDisk(t *testing.T, size int64, opts lsvd.Options) (*remote, *lsvd.Dev
 	for i := 0; i < len(content); i += 4 << 10 {
 		rng.Read(content[i : i+2<<10])
 	}
-	fs := vfs.NewSim()
+	fs := vfssim.New()
 	open := func() *lsvd.Device {
 		d, _, err := lsvd.Open(t.Context(), f, fs, id, opts)
 		if err != nil {
@@ -225,7 +225,7 @@ func testFirstReadOfClone(t *testing.T) {
 	}
 	f.delay.Store(int64(delay))
 	start := time.Now()
-	c, _, err := lsvd.Open(t.Context(), f, vfs.NewSim(), id, opts)
+	c, _, err := lsvd.Open(t.Context(), f, vfssim.New(), id, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -33,11 +33,11 @@ func benchWriteDisk(b *testing.B, opts lsvd.Options, down *atomic.Bool) *lsvd.De
 	if err := lsvd.Create(b.Context(), st, id, benchSize, nil); err != nil {
 		b.Fatal(err)
 	}
-	d, _, err := lsvd.Open(b.Context(), &store.Fault{Store: st, Hook: func(store.Op, string) store.Action {
+	d, _, err := lsvd.Open(b.Context(), &storesim.Fault{Store: st, Hook: func(storesim.Op, string) storesim.Action {
 		if down.Load() {
-			return store.Action{Before: store.Unreachable()}
+			return storesim.Action{Before: storesim.Unreachable()}
 		}
-		return store.Action{}
+		return storesim.Action{}
 	}}, fs, id, opts)
 	if err != nil {
 		b.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 // BenchmarkBoot reads what a machine reads first from a new clone, one after
@@ -24,7 +25,7 @@ func BenchmarkBoot(b *testing.B) {
 		n := int64(4<<10) << rng.IntN(5)
 		reads = append(reads, read{rng.Int64N((size-n)/4096) * 4096, n})
 	}
-	id, fs := lsvd.NewID(), vfs.NewSim()
+	id, fs := lsvd.NewID(), vfssim.New()
 	if err := lsvd.Create(ctx, remote, id, size, nil); err != nil {
 		b.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func BenchmarkBoot(b *testing.B) {
 				clone := lsvd.NewID()
 				check(lsvd.Clone(ctx, remote, id, snapshot, clone, nil))
 				remote.delay.Store(int64(20 * time.Millisecond))
-				d := open(clone, vfs.NewSim())
+				d := open(clone, vfssim.New())
 				b.StartTimer()
 				boot(d)
 				b.StopTimer()

@@ -14,7 +14,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -52,7 +52,7 @@ func cloneOf(t *testing.T, st store.Store, from lsvd.ID, opts lsvd.Options) *lsv
 	if err := lsvd.Clone(t.Context(), st, from, "s", id, nil); err != nil {
 		t.Fatal(err)
 	}
-	d, _, err := lsvd.Open(t.Context(), st, vfs.NewSim(), id, opts)
+	d, _, err := lsvd.Open(t.Context(), st, vfssim.New(), id, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func testBootList(t *testing.T) {
 	opts := lsvd.Options{Compression: lsvd.CompressNone, CutBytes: 1 << 20}
 	offs := bootReads(64<<20, 200)
 	f, id, content := booted(t, 64<<20, opts, offs)
-	own, _, err := lsvd.Open(t.Context(), f, vfs.NewSim(), id, opts)
+	own, _, err := lsvd.Open(t.Context(), f, vfssim.New(), id, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func testBootListOfLongUse(t *testing.T) {
 	opts := lsvd.Options{Compression: lsvd.CompressNone}
 	f, id, content := booted(t, 32<<20, opts, []int64{0, 8 << 20})
 	before := lists(t, f)
-	fs := vfs.NewSim()
+	fs := vfssim.New()
 	open := func() *lsvd.Device {
 		d, _, err := lsvd.Open(t.Context(), f, fs, id, opts)
 		if err != nil {

@@ -11,7 +11,8 @@ import (
 
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -81,7 +82,7 @@ func (s *interposed) Delete(ctx context.Context, key string) error {
 // family is a volume with a snapshot, a clone of it, and a second clone that may be made.
 type family struct {
 	t         *testing.T
-	st        *store.Mem
+	st        *storesim.Mem
 	by        *interposed // the requests of origin
 	old       []byte      // content of the snapshot
 	origin, c *Device
@@ -90,7 +91,7 @@ type family struct {
 var originID, cloneID, lateID = ID{1}, ID{2}, ID{3}
 
 func newFamily(t *testing.T) *family {
-	st := &store.Mem{}
+	st := &storesim.Mem{}
 	f := &family{t: t, st: st, by: &interposed{Store: st}, old: bytes.Repeat([]byte{1}, 8*BlockSize)}
 	f.must(Create(t.Context(), st, originID, 1<<20, nil))
 	f.origin = f.open(f.by, originID)
@@ -112,7 +113,7 @@ func (f *family) must(err error) {
 
 func (f *family) open(st store.Store, id ID) *Device {
 	f.t.Helper()
-	d, _, err := Open(f.t.Context(), st, vfs.NewSim(), id, Options{manual: true, LogFile: 64 << 10, CutBytes: 64 << 10, MaxUnsent: 1 << 20, Compression: CompressNone})
+	d, _, err := Open(f.t.Context(), st, vfssim.New(), id, Options{manual: true, LogFile: 64 << 10, CutBytes: 64 << 10, MaxUnsent: 1 << 20, Compression: CompressNone})
 	f.must(err)
 	return d
 }
@@ -130,7 +131,7 @@ func (f *family) read(what string, id ID, expected bool) {
 		return
 	}
 	got := make([]byte, len(f.old))
-	d, _, err := Open(f.t.Context(), f.st, vfs.NewSim(), id, Options{manual: true})
+	d, _, err := Open(f.t.Context(), f.st, vfssim.New(), id, Options{manual: true})
 	if err == nil {
 		err = d.ReadAt(f.t.Context(), got, 0)
 	}

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -102,7 +103,7 @@ func keys(t *testing.T, st store.Store, prefix string) (out []string) {
 func TestCopiesAreIncremental(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
-		copies(t, &store.Mem{})
+		copies(t, &storesim.Mem{})
 	})
 	t.Run("minio", func(t *testing.T) {
 		t.Parallel()
@@ -173,20 +174,20 @@ func TestCopyIsKilledAtEveryWrite(t *testing.T) {
 	o.snap(t, 100, "two")
 	for _, after := range []bool{false, true} {
 		for n := int64(1); ; n++ {
-			mem := &store.Mem{}
+			mem := &storesim.Mem{}
 			if _, err := o.copy(t.Context(), mem, "one"); err != nil {
 				t.Fatal(err)
 			}
 			var ops atomic.Int64
 			killed := errs.New(errs.Internal, "killed")
-			to := &store.Fault{Store: mem, Hook: func(store.Op, string) store.Action {
+			to := &storesim.Fault{Store: mem, Hook: func(storesim.Op, string) storesim.Action {
 				switch k := ops.Add(1); {
 				case k < n:
-					return store.Action{}
+					return storesim.Action{}
 				case k == n && after:
-					return store.Action{After: killed}
+					return storesim.Action{After: killed}
 				}
-				return store.Action{Before: killed}
+				return storesim.Action{Before: killed}
 			}}
 			_, err := o.copy(t.Context(), to, "two")
 			sweep(t, mem)
@@ -212,19 +213,19 @@ func TestCopyIsKilledAtEveryWrite(t *testing.T) {
 // TestCopyResumes: what an interrupted copy has sent is not sent again, though the
 // garbage of the store was collected meanwhile.
 func TestCopyResumes(t *testing.T) {
-	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	ctx, o, mem := t.Context(), newOrigin(t), &storesim.Mem{}
 	o.snap(t, 800, "one")
 	sent := int64(0)
 	var mu sync.Mutex
-	to := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
+	to := &storesim.Fault{Store: mem, Hook: func(op storesim.Op, key string) storesim.Action {
 		mu.Lock()
 		defer mu.Unlock()
-		if op == store.OpCreate && strings.HasPrefix(key, "objects/") {
+		if op == storesim.OpCreate && strings.HasPrefix(key, "objects/") {
 			if sent++; sent > 5 {
-				return store.Action{Before: store.Unreachable()}
+				return storesim.Action{Before: storesim.Unreachable()}
 			}
 		}
-		return store.Action{}
+		return storesim.Action{}
 	}}
 	if _, err := o.copy(ctx, to, "one"); !errs.Is(err, errs.Unavailable) {
 		t.Fatalf("a store that does not answer: %v", err)
@@ -262,24 +263,24 @@ func TestCopyWithStoreFaults(t *testing.T) {
 	for seed := first; seed < first+n; seed++ {
 		rng := rand.New(rand.NewPCG(uint64(seed), 3))
 		var mu sync.Mutex
-		hook := func(op store.Op, _ string) store.Action {
+		hook := func(op storesim.Op, _ string) storesim.Action {
 			mu.Lock()
 			defer mu.Unlock()
 			if rng.IntN(100) >= 8 {
-				return store.Action{}
+				return storesim.Action{}
 			}
 			switch rng.IntN(4) {
 			case 0:
-				return store.Action{Before: store.Unreachable()}
+				return storesim.Action{Before: storesim.Unreachable()}
 			case 1:
-				return store.Action{After: store.Unreachable()}
+				return storesim.Action{After: storesim.Unreachable()}
 			case 2:
-				return store.Action{Truncate: true}
+				return storesim.Action{Truncate: true}
 			}
-			return store.Action{Flip: 1 + rng.IntN(1<<20)}
+			return storesim.Action{Flip: 1 + rng.IntN(1<<20)}
 		}
-		mem := &store.Mem{}
-		from, to := &store.Fault{Store: o.r.st, Hook: hook}, &store.Fault{Store: mem, Hook: hook}
+		mem := &storesim.Mem{}
+		from, to := &storesim.Fault{Store: o.r.st, Hook: hook}, &storesim.Fault{Store: mem, Hook: hook}
 		for try := 0; ; try++ {
 			_, err := lsvd.Copy(t.Context(), from, o.id, "one", to, "one", nil)
 			if err == nil {
@@ -299,7 +300,7 @@ func TestCopyWithStoreFaults(t *testing.T) {
 // TestCopyOfDamage: a damaged segment is not copied, one that was damaged after its
 // arrival is replaced, and a store that has the volume itself is refused.
 func TestCopyOfDamage(t *testing.T) {
-	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	ctx, o, mem := t.Context(), newOrigin(t), &storesim.Mem{}
 	o.snap(t, 600, "one")
 	if _, err := o.copy(ctx, o.r.st, "again"); !errs.Is(err, errs.NotFound) {
 		t.Errorf("copy of a snapshot that does not exist: %v", err)
@@ -309,11 +310,11 @@ func TestCopyOfDamage(t *testing.T) {
 		t.Errorf("copy into its own store: %v", err)
 	}
 	segment := keys(t, o.r.st, "objects/"+o.id.String()+"/data/")[0]
-	bad := &store.Fault{Store: o.r.st, Hook: func(op store.Op, key string) store.Action {
+	bad := &storesim.Fault{Store: o.r.st, Hook: func(op storesim.Op, key string) storesim.Action {
 		if key == segment {
-			return store.Action{Flip: 5000}
+			return storesim.Action{Flip: 5000}
 		}
-		return store.Action{}
+		return storesim.Action{}
 	}}
 	if _, err := lsvd.Copy(ctx, bad, o.id, "one", mem, "one", nil); !errs.Is(err, errs.Corrupt) {
 		t.Errorf("copy of a damaged segment: %v", err)
@@ -336,7 +337,7 @@ func TestCopyOfDamage(t *testing.T) {
 // TestSweepBesideCopy: a sweep that has decided to delete what a copy needs is not
 // overtaken by the copy.
 func TestSweepBesideCopy(t *testing.T) {
-	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	ctx, o, mem := t.Context(), newOrigin(t), &storesim.Mem{}
 	o.snap(t, 600, "one")
 	if _, err := o.copy(ctx, mem, "one"); err != nil {
 		t.Fatal(err)
@@ -345,11 +346,11 @@ func TestSweepBesideCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	tries := 0
-	st := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
-		if op != store.OpDelete || !strings.HasPrefix(key, "objects/") {
-			return store.Action{}
+	st := &storesim.Fault{Store: mem, Hook: func(op storesim.Op, key string) storesim.Action {
+		if op != storesim.OpDelete || !strings.HasPrefix(key, "objects/") {
+			return storesim.Action{}
 		}
-		return store.Action{Race: func() {
+		return storesim.Action{Race: func() {
 			if _, err := o.copy(ctx, mem, "one"); !errs.Is(err, errs.Unavailable) || errs.Detail(err, "reason") != "sweeping" {
 				t.Errorf("a copy during a sweep: %v", err)
 			}
@@ -369,14 +370,14 @@ func TestSweepBesideCopy(t *testing.T) {
 // TestGCBesideCopy: the disk is overwritten and its garbage is collected, and both
 // stores are swept, before each object of a copy is sent.
 func TestGCBesideCopy(t *testing.T) {
-	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	ctx, o, mem := t.Context(), newOrigin(t), &storesim.Mem{}
 	o.snap(t, 600, "one")
 	var busy sync.Mutex
-	to := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
-		if op != store.OpCreate || !strings.HasPrefix(key, "objects/") {
-			return store.Action{}
+	to := &storesim.Fault{Store: mem, Hook: func(op storesim.Op, key string) storesim.Action {
+		if op != storesim.OpCreate || !strings.HasPrefix(key, "objects/") {
+			return storesim.Action{}
 		}
-		return store.Action{Race: func() {
+		return storesim.Action{Race: func() {
 			busy.Lock()
 			defer busy.Unlock()
 			o.write(t, o.rng, 50)
@@ -400,15 +401,15 @@ func TestGCBesideCopy(t *testing.T) {
 // TestCopyOfDeletedSnapshot: a snapshot that is deleted while it is copied is said
 // to be so, not to be damaged.
 func TestCopyOfDeletedSnapshot(t *testing.T) {
-	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	ctx, o, mem := t.Context(), newOrigin(t), &storesim.Mem{}
 	o.snap(t, 600, "one")
 	o.write(t, o.rng, 900)
 	var once sync.Once
-	to := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
-		if op != store.OpList {
-			return store.Action{}
+	to := &storesim.Fault{Store: mem, Hook: func(op storesim.Op, key string) storesim.Action {
+		if op != storesim.OpList {
+			return storesim.Action{}
 		}
-		return store.Action{Race: func() {
+		return storesim.Action{Race: func() {
 			once.Do(func() {
 				if err := lsvd.DeleteSnapshot(ctx, o.r.st, o.id, "one"); err != nil {
 					t.Error(err)
@@ -427,7 +428,7 @@ func TestCopyOfDeletedSnapshot(t *testing.T) {
 // TestCopyOfEncryptedDisk: a copy needs no key, and reading it does. It keeps its name, and the user's key of the first
 // copy, which is rotated on its own.
 func TestCopyOfEncryptedDisk(t *testing.T) {
-	ctx, mem, r := t.Context(), &store.Mem{}, newFixture(t, copyDisk)
+	ctx, mem, r := t.Context(), &storesim.Mem{}, newFixture(t, copyDisk)
 	r.id, r.opts.Key = lsvd.NewID(), bytes.Repeat([]byte{7}, 32)
 	if err := lsvd.Create(ctx, r.st, r.id, copyDisk, r.opts.Key); err != nil {
 		t.Fatal(err)
@@ -499,14 +500,14 @@ func TestCopyOfEncryptedDiskDiesAnywhere(t *testing.T) {
 	died := errs.New(errs.Unavailable, "the process died")
 	done := false
 	for at := 0; !done; at++ {
-		to, n := &store.Mem{}, 0
+		to, n := &storesim.Mem{}, 0
 		var mu sync.Mutex
-		f := &store.Fault{Store: to, Hook: func(op store.Op, _ string) (a store.Action) {
+		f := &storesim.Fault{Store: to, Hook: func(op storesim.Op, _ string) (a storesim.Action) {
 			mu.Lock()
 			defer mu.Unlock()
 			if n > at {
 				a.Before = died
-			} else if op == store.OpCreate || op == store.OpReplace || op == store.OpDelete {
+			} else if op == storesim.OpCreate || op == storesim.OpReplace || op == storesim.OpDelete {
 				if n++; n > at {
 					a.After = died
 				}

@@ -8,8 +8,8 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -53,7 +53,7 @@ func (s *sim) objects() (keys []string, data map[string][]byte) {
 
 // withObjects gives the simulation a store of its own with these objects.
 func (s *sim) withObjects(data map[string][]byte) {
-	s.mem = &store.Mem{}
+	s.mem = &storesim.Mem{}
 	for k, b := range data {
 		_, err := s.mem.Create(s.ctx(), k, b)
 		s.check("create", err)
@@ -229,7 +229,7 @@ func TestMissingObject(t *testing.T) {
 			}
 			delete(hurt, r.Key())
 			s.withObjects(hurt)
-			s.fs = vfs.NewSim()
+			s.fs = vfssim.New()
 			s.log = s.fs
 			s.history = history
 			opts := s.opts

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
@@ -310,11 +311,11 @@ func (f answered) BatchDone()             {}
 func TestWritesContinueDuringOutage(t *testing.T) {
 	r := newFixture(t, 64<<20)
 	var down atomic.Bool
-	r.st = &store.Fault{Store: r.st, Hook: func(store.Op, string) store.Action {
+	r.st = &storesim.Fault{Store: r.st, Hook: func(storesim.Op, string) storesim.Action {
 		if down.Load() {
-			return store.Action{Before: store.Unreachable()}
+			return storesim.Action{Before: storesim.Unreachable()}
 		}
-		return store.Action{}
+		return storesim.Action{}
 	}}
 	d := r.open()
 	down.Store(true)

@@ -9,7 +9,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -18,7 +18,7 @@ import (
 // restarts too and for clones; what decayed is asked for again.
 func TestDiskCache(t *testing.T) {
 	const size = 8 << 20
-	files := vfs.NewSim()
+	files := vfssim.New()
 	cache := func() *lsvd.DiskCache {
 		c, err := lsvd.OpenDiskCache(files, 2*size, nil)
 		if err != nil {
@@ -29,7 +29,7 @@ func TestDiskCache(t *testing.T) {
 	}
 	opts := lsvd.Options{CacheBytes: 1, CutBytes: 1 << 20, DiskCache: cache()}
 	f, d, content := remoteDisk(t, size, opts)
-	log := vfs.NewSim()
+	log := vfssim.New()
 	read := func(d *lsvd.Device) (reads int64) {
 		t.Helper()
 		f.reads.Store(0)
@@ -105,7 +105,7 @@ func TestDiskCache(t *testing.T) {
 
 // TestDiskCacheClosed goes on without it.
 func TestDiskCacheClosed(t *testing.T) {
-	c, err := lsvd.OpenDiskCache(vfs.NewSim(), 4<<20, nil)
+	c, err := lsvd.OpenDiskCache(vfssim.New(), 4<<20, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

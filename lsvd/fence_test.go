@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -77,7 +77,7 @@ func TestFence(t *testing.T) {
 				for _, home := range []bool{true, false} {
 					e := newFenceEnv(t, key)
 					n := 0
-					st := &store.Fault{Store: e.st, Hook: func(store.Op, string) (a store.Action) {
+					st := &storesim.Fault{Store: e.st, Hook: func(storesim.Op, string) (a storesim.Action) {
 						if n++; n == at && done {
 							a.After = killed
 						} else if at > 0 && n >= at {
@@ -100,7 +100,7 @@ func TestFence(t *testing.T) {
 						e.holds(e.open(), e.unsent)
 						continue
 					}
-					e.fs, e.opts.AcceptLoss = vfs.NewSim(), true
+					e.fs, e.opts.AcceptLoss = vfssim.New(), true
 					e.holds(e.open(), make([]byte, lsvd.BlockSize))
 				}
 			}
@@ -117,7 +117,7 @@ func TestFenceOfAClosedVolume(t *testing.T) {
 	if f, err := lsvd.Fence(t.Context(), e.st, e.id, nil); err != nil || !f.Clean {
 		t.Errorf("fence %+v, %v", f, err)
 	}
-	e.fs = vfs.NewSim()
+	e.fs = vfssim.New()
 	e.holds(e.open(), e.unsent)
 	if _, err := lsvd.Fence(t.Context(), e.st, lsvd.NewID(), nil); !errs.Is(err, errs.NotFound) {
 		t.Errorf("fence of no volume: %v", err)

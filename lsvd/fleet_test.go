@@ -6,9 +6,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/store/storetest"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 // fleetSteps uses one volume of st in all ways and returns the requests of each step.
@@ -51,7 +52,7 @@ func fleetSteps(t *testing.T, st *storetest.Counter) []map[string]int {
 	}
 	id, clone := ID{200}, ID{201}
 	step("create", Create(ctx, st, id, 8<<20, nil))
-	fs, cfs := vfs.NewSim(), vfs.NewSim()
+	fs, cfs := vfssim.New(), vfssim.New()
 	d := open(id, fs)
 	write(d)
 	step("snapshot", d.Snapshot(ctx, "s"))
@@ -78,8 +79,8 @@ func fleetSteps(t *testing.T, st *storetest.Counter) []map[string]int {
 // many others the store has, nor on clones among them.
 func TestRequestsAmongOthers(t *testing.T) {
 	ctx := t.Context()
-	alone := fleetSteps(t, &storetest.Counter{Store: &store.Mem{}})
-	st := &store.Mem{}
+	alone := fleetSteps(t, &storetest.Counter{Store: &storesim.Mem{}})
+	st := &storesim.Mem{}
 	for i := range 900 {
 		id := ID{byte(i), byte(i >> 8), 1}
 		if err := Create(ctx, st, id, 1<<20, nil); err != nil {
@@ -88,7 +89,7 @@ func TestRequestsAmongOthers(t *testing.T) {
 		if i%10 > 0 {
 			continue
 		}
-		d, _, err := Open(ctx, st, vfs.NewSim(), id, Options{manual: true})
+		d, _, err := Open(ctx, st, vfssim.New(), id, Options{manual: true})
 		if err == nil {
 			err = d.WriteAt(ctx, make([]byte, BlockSize), 0, 0)
 		}
@@ -118,7 +119,7 @@ func TestRequestsAmongOthers(t *testing.T) {
 // TestCleanOpeningsLeaveNothing opens and closes a volume many times: the objects that
 // the next opening lists do not become more.
 func TestCleanOpeningsLeaveNothing(t *testing.T) {
-	st, id, fs := &store.Mem{}, ID{1}, vfs.NewSim()
+	st, id, fs := &storesim.Mem{}, ID{1}, vfssim.New()
 	if err := Create(t.Context(), st, id, 1<<20, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/lsvd/workload"
 )
 
@@ -33,11 +33,11 @@ func TestWriteAmplification(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(4, 2))
-			st, id := &store.Mem{}, ID{9}
+			st, id := &storesim.Mem{}, ID{9}
 			if err := Create(t.Context(), st, id, int64(blocks)*BlockSize, nil); err != nil {
 				t.Fatal(err)
 			}
-			d, _, err := Open(t.Context(), st, vfs.NewSim(), id, Options{manual: true, Random: random{rng}, LogFile: 1 << 20, CutBytes: cut * BlockSize, MaxUnsent: 1 << 20,
+			d, _, err := Open(t.Context(), st, vfssim.New(), id, Options{manual: true, Random: random{rng}, LogFile: 1 << 20, CutBytes: cut * BlockSize, MaxUnsent: 1 << 20,
 				CacheBytes: 32 << 20, Checkpoint: 4, Compression: CompressNone})
 			if err != nil {
 				t.Fatal(err)
@@ -81,13 +81,13 @@ func TestWriteAmplification(t *testing.T) {
 // further writes, and then stops working.
 func TestRestFrees(t *testing.T) {
 	now := time.Unix(1, 0)
-	st, id := &store.Mem{}, ID{9}
+	st, id := &storesim.Mem{}, ID{9}
 	const size = 16 << 20
 	if err := Create(t.Context(), st, id, size, nil); err != nil {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(4, 2))
-	d, _, err := Open(t.Context(), st, vfs.NewSim(), id, Options{manual: true, Random: random{rng}, LogFile: 1 << 20, CutBytes: 256 << 10, MaxUnsent: 64 << 20, Now: func() time.Time { return now }})
+	d, _, err := Open(t.Context(), st, vfssim.New(), id, Options{manual: true, Random: random{rng}, LogFile: 1 << 20, CutBytes: 256 << 10, MaxUnsent: 64 << 20, Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,9 +9,10 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -39,7 +40,7 @@ func makeGolden(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := &store.Fault{Store: local} // one that is remote: it gets a boot list
+	st := &storesim.Fault{Store: local} // one that is remote: it gets a boot list
 	fs, err := vfs.OpenDir(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +145,7 @@ func TestReleasedFormatsOpen(t *testing.T) {
 			if err := lsvd.Clone(t.Context(), st, goldenID, "first", clone, goldenKey); err != nil {
 				t.Fatal(err)
 			}
-			c, _, err := lsvd.Open(t.Context(), st, vfs.NewSim(), clone, lsvd.Options{Key: goldenKey, LogFile: 64 << 10})
+			c, _, err := lsvd.Open(t.Context(), st, vfssim.New(), clone, lsvd.Options{Key: goldenKey, LogFile: 64 << 10})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,7 +156,7 @@ func TestReleasedFormatsOpen(t *testing.T) {
 			if err := c.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if c, _, err = lsvd.Open(t.Context(), &store.Fault{Store: st}, vfs.NewSim(), clone, lsvd.Options{Key: goldenKey, LogFile: 64 << 10}); err != nil {
+			if c, _, err = lsvd.Open(t.Context(), &storesim.Fault{Store: st}, vfssim.New(), clone, lsvd.Options{Key: goldenKey, LogFile: 64 << 10}); err != nil {
 				t.Fatal(err)
 			}
 			defer c.Close(context.Background())

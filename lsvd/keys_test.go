@@ -18,7 +18,8 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/inspect"
 	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -39,11 +40,11 @@ type sealed struct {
 // newSealed makes a volume in a store of its own. Two of them have objects of the same names, kinds and sizes.
 func newSealed(t *testing.T, id lsvd.ID, key []byte, seed byte) *sealed {
 	t.Helper()
-	ctx, st := t.Context(), &store.Mem{}
+	ctx, st := t.Context(), &storesim.Mem{}
 	if err := lsvd.Create(ctx, st, id, sealedDisk, key); err != nil {
 		t.Fatal(err)
 	}
-	d, _, err := lsvd.Open(ctx, st, vfs.NewSim(), id, lsvd.Options{Key: key, LogFile: 1 << 20, CutBytes: 256 << 10, CutAge: time.Hour, MaxUnsent: 4 << 20, Checkpoint: 1000})
+	d, _, err := lsvd.Open(ctx, st, vfssim.New(), id, lsvd.Options{Key: key, LogFile: 1 << 20, CutBytes: 256 << 10, CutAge: time.Hour, MaxUnsent: 4 << 20, Checkpoint: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,9 +91,9 @@ func objectsOf(t *testing.T, st store.Store) map[string][]byte {
 	return out
 }
 
-func storeOf(t *testing.T, objects map[string][]byte) *store.Mem {
+func storeOf(t *testing.T, objects map[string][]byte) *storesim.Mem {
 	t.Helper()
-	st := &store.Mem{}
+	st := &storesim.Mem{}
 	for k, b := range objects {
 		if _, err := st.Create(t.Context(), k, b); err != nil {
 			t.Fatal(err)
@@ -115,7 +116,7 @@ func (s *sealed) read(t *testing.T, st store.Store, snapshot string, key []byte)
 		})
 		return got, err
 	}
-	d, _, err := lsvd.Open(t.Context(), st, vfs.NewSim(), s.id, lsvd.Options{Key: key, LogFile: 1 << 20, CacheBytes: 1})
+	d, _, err := lsvd.Open(t.Context(), st, vfssim.New(), s.id, lsvd.Options{Key: key, LogFile: 1 << 20, CacheBytes: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -247,8 +248,8 @@ func TestTamperedStoreIsNoticed(t *testing.T) {
 func TestTamperedChainIsRefused(t *testing.T) {
 	ctx := t.Context()
 	id, opts := lsvd.ID{1}, lsvd.Options{LogFile: 1 << 20, CutAge: time.Hour}
-	chain := func(key []byte) (*store.Mem, *vfs.Sim, string) {
-		st, fs := &store.Mem{}, vfs.NewSim()
+	chain := func(key []byte) (*storesim.Mem, *vfssim.Sim, string) {
+		st, fs := &storesim.Mem{}, vfssim.New()
 		if err := lsvd.Create(ctx, st, id, sealedDisk, key); err != nil {
 			t.Fatal(err)
 		}
@@ -307,7 +308,7 @@ func TestKeyMustFit(t *testing.T) {
 			_, snapshot := s.read(t, st, "one", key)
 			_, dump := inspect.Dump(ctx, st, id, "", key)
 			_, check := inspect.Check(ctx, st, id, key, false, nil)
-			_, log := inspect.CheckLog(ctx, st, vfs.NewSim(), id, key)
+			_, log := inspect.CheckLog(ctx, st, vfssim.New(), id, key)
 			for what, err := range map[string]error{"open": open, "snapshot": snapshot, "dump": dump, "check": check, "log": log,
 				"clone": lsvd.Clone(ctx, st, id, "one", lsvd.NewID(), key)} {
 				if !errs.Is(err, errs.FailedPrecondition) {
@@ -337,7 +338,7 @@ func TestRotationDiesAnywhere(t *testing.T) {
 	for at := 0; !done; at++ {
 		for _, after := range []bool{false, true} {
 			st, n := storeOf(t, s.objects), 0
-			f := &store.Fault{Store: st, Hook: func(store.Op, string) (a store.Action) {
+			f := &storesim.Fault{Store: st, Hook: func(storesim.Op, string) (a storesim.Action) {
 				if n == at && after {
 					a.After = died
 				} else if n >= at {
@@ -387,7 +388,7 @@ func TestRotationDiesAnywhere(t *testing.T) {
 
 // TestRotationOfOpenDisk: an open disk goes on after its key was rotated; the next Open needs the new one.
 func TestRotationOfOpenDisk(t *testing.T) {
-	ctx, st, fs, id := t.Context(), &store.Mem{}, vfs.NewSim(), lsvd.ID{1}
+	ctx, st, fs, id := t.Context(), &storesim.Mem{}, vfssim.New(), lsvd.ID{1}
 	if err := lsvd.Create(ctx, st, id, sealedDisk, userKey); err != nil {
 		t.Fatal(err)
 	}
@@ -427,7 +428,7 @@ func TestCloneOutlivesItsOrigin(t *testing.T) {
 	s := newSealed(t, lsvd.ID{1}, userKey, 1)
 	st := storeOf(t, s.objects)
 	open := func(id lsvd.ID, key []byte) *lsvd.Device {
-		d, _, err := lsvd.Open(ctx, st, vfs.NewSim(), id, lsvd.Options{Key: key, LogFile: 1 << 20})
+		d, _, err := lsvd.Open(ctx, st, vfssim.New(), id, lsvd.Options{Key: key, LogFile: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -484,7 +485,7 @@ func TestCreationDiesAnywhere(t *testing.T) {
 		done := false
 		for at := 0; !done; at++ {
 			st, n, half := storeOf(t, s.objects), 0, lsvd.ID{4}
-			f := &store.Fault{Store: st, Hook: func(store.Op, string) (a store.Action) {
+			f := &storesim.Fault{Store: st, Hook: func(storesim.Op, string) (a storesim.Action) {
 				if n == at {
 					a.After = died
 				} else if n > at {

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -40,7 +40,7 @@ func openAt(ctx context.Context, dir string) (*lsvd.Device, *lsvd.DiskCache, err
 	if err != nil {
 		return nil, nil, err
 	}
-	st := &store.Fault{Store: local} // as if it were remote, so that the disk cache is used
+	st := &storesim.Fault{Store: local} // as if it were remote, so that the disk cache is used
 	files, err := vfs.OpenDir(filepath.Join(dir, "cache"))
 	if err != nil {
 		return nil, nil, err

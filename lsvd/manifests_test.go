@@ -8,7 +8,8 @@ import (
 
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -40,7 +41,7 @@ func (s *slowManifests) Get(ctx context.Context, key string) ([]byte, store.Vers
 // collect garbage and to delete it, a disk publishes, makes snapshots, and closes. What no
 // manifest names is deleted once they were read, and what clones have stays.
 func TestPublishingBesideManifests(t *testing.T) {
-	mem, id, fs := &store.Mem{}, ID{1}, vfs.NewSim()
+	mem, id, fs := &storesim.Mem{}, ID{1}, vfssim.New()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := Create(ctx, mem, id, 8<<20, nil); err != nil {
@@ -104,7 +105,7 @@ func TestPublishingBesideManifests(t *testing.T) {
 		}
 	}
 	for _, c := range []ID{{2}, {3}} {
-		x, _, err := Open(ctx, mem, vfs.NewSim(), c, opts)
+		x, _, err := Open(ctx, mem, vfssim.New(), c, opts)
 		must(err)
 		p := make([]byte, BlockSize)
 		for i := range 64 {

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 // TestMemoryIsShared has several disks read more than their common budget: together
@@ -19,11 +19,11 @@ func TestMemoryIsShared(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var all []*Device
 	for i := range disks {
-		st, id := &store.Mem{}, ID{byte(i)}
+		st, id := &storesim.Mem{}, ID{byte(i)}
 		if err := Create(t.Context(), st, id, size, nil); err != nil {
 			t.Fatal(err)
 		}
-		d, _, err := Open(t.Context(), st, vfs.NewSim(), id, Options{manual: true, LogFile: 1 << 20, CutBytes: 256 << 10, MaxUnsent: 64 << 20, CacheBytes: most, MapBytes: 1 << 20, Memory: m, Compression: CompressNone})
+		d, _, err := Open(t.Context(), st, vfssim.New(), id, Options{manual: true, LogFile: 1 << 20, CutBytes: 256 << 10, MaxUnsent: 64 << 20, CacheBytes: most, MapBytes: 1 << 20, Memory: m, Compression: CompressNone})
 		if err != nil {
 			t.Fatal(err)
 		}

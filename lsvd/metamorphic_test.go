@@ -13,7 +13,9 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 const metaSize = 6 << 20
@@ -22,7 +24,7 @@ const metaSize = 6 << 20
 type metaDisk struct {
 	name  string
 	st    store.Store
-	fs    *vfs.Sim
+	fs    *vfssim.Sim
 	id    lsvd.ID
 	opts  lsvd.Options
 	clean bool // restarts close it first
@@ -77,7 +79,7 @@ func metaDisks(t *testing.T, rng *rand.Rand) []*metaDisk {
 		{name: "directory, encrypted, disk cache", opts: with(small, func(o *lsvd.Options) { o.DiskCache, o.Key, o.CacheBytes = disk, key, 200<<10 }), clean: true},
 	}
 	for _, m := range all {
-		m.fs, m.st = vfs.NewSim(), &store.Mem{}
+		m.fs, m.st = vfssim.New(), &storesim.Mem{}
 		random := rand.NewChaCha8([32]byte{byte(rng.Uint32()), byte(rng.Uint32())})
 		random.Read(m.id[:])
 		if bytes.HasPrefix([]byte(m.name), []byte("directory")) {
@@ -206,7 +208,7 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 				if err := lsvd.Clone(ctx, m.st, m.id, name, id, m.opts.Key); err != nil {
 					return err
 				}
-				c, _, err := lsvd.Open(ctx, m.st, vfs.NewSim(), id, m.opts)
+				c, _, err := lsvd.Open(ctx, m.st, vfssim.New(), id, m.opts)
 				if err != nil {
 					return err
 				}

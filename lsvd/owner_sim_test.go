@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -56,23 +56,23 @@ func loserThatReads(t *testing.T, seed uint64) bool {
 			fatal("%s: %v", what, err)
 		}
 	}
-	mem := &store.Mem{}
+	mem := &storesim.Mem{}
 	check("create", Create(ctx, mem, id, blocks*BlockSize, nil))
 
 	// The store of the first: it fails at times, and lets the other in.
 	faults := 0
 	var race func()
 	at := -1 // so many operations before the other comes
-	st := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
+	st := &storesim.Fault{Store: mem, Hook: func(op storesim.Op, key string) storesim.Action {
 		if at--; at == 0 {
-			return store.Action{Race: race}
+			return storesim.Action{Race: race}
 		}
 		if rng.IntN(100) >= faults {
-			return store.Action{}
+			return storesim.Action{}
 		}
-		return []store.Action{{Before: store.Unreachable()}, {After: store.Unreachable()}, {Truncate: true}, {Stale: true}, {Flip: 1 + rng.IntN(128*8)}}[rng.IntN(5)]
+		return []storesim.Action{{Before: storesim.Unreachable()}, {After: storesim.Unreachable()}, {Truncate: true}, {Stale: true}, {Flip: 1 + rng.IntN(128*8)}}[rng.IntN(5)]
 	}}
-	a, _, err := Open(ctx, st, vfs.NewSim(), id, options(22))
+	a, _, err := Open(ctx, st, vfssim.New(), id, options(22))
 	check("open", err)
 	mine := make([]byte, blocks*BlockSize)
 	write := func(d *Device, image []byte) error {
@@ -100,7 +100,7 @@ func loserThatReads(t *testing.T, seed uint64) bool {
 	var taken time.Time
 	asking, inside := false, false
 	race = func() {
-		b, _, err = Open(ctx, mem, vfs.NewSim(), id, options(23))
+		b, _, err = Open(ctx, mem, vfssim.New(), id, options(23))
 		check("take over", err)
 		theirs, err = read(b)
 		check("read", err)
@@ -179,7 +179,7 @@ func loserThatReads(t *testing.T, seed uint64) bool {
 		fatal("the other reads what it did not write, %v", err)
 	}
 	check("the other closes", b.Close(ctx))
-	last, _, err := Open(ctx, mem, vfs.NewSim(), id, options(24))
+	last, _, err := Open(ctx, mem, vfssim.New(), id, options(24))
 	check("open again", err)
 	if got, err = read(last); err != nil || !bytes.Equal(got, theirs) {
 		fatal("the store does not have what the other wrote, %v", err)

@@ -12,15 +12,15 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 // demand is a store that counts the requests for manifests, and may be away.
 type demand struct {
-	store.Fault
+	storesim.Fault
 	total  atomic.Int64
 	minute [90]atomic.Int64 // of the simulated clock
 	second [90 * 60]atomic.Int64
@@ -32,8 +32,8 @@ type demand struct {
 func newAsked() *demand {
 	began := time.Now()
 	a := &demand{hangs: make(chan struct{}, 100)}
-	a.Store = &store.Mem{}
-	a.Hook = func(op store.Op, key string) store.Action {
+	a.Store = &storesim.Mem{}
+	a.Hook = func(op storesim.Op, key string) storesim.Action {
 		if strings.HasPrefix(key, "manifests/") {
 			a.total.Add(1)
 			since := int(time.Since(began) / time.Second)
@@ -41,9 +41,9 @@ func newAsked() *demand {
 			a.minute[since/60].Add(1)
 		}
 		if a.away.Load() {
-			return store.Action{Before: store.Unreachable()}
+			return storesim.Action{Before: storesim.Unreachable()}
 		}
-		return store.Action{}
+		return storesim.Action{}
 	}
 	return a
 }
@@ -71,7 +71,7 @@ func (a *demand) create(t *testing.T) lsvd.ID {
 func (a *demand) open(t *testing.T, id lsvd.ID, opts lsvd.Options) *lsvd.Device {
 	t.Helper()
 	opts.AcceptLoss = true
-	d, _, err := lsvd.Open(t.Context(), a, vfs.NewSim(), id, opts)
+	d, _, err := lsvd.Open(t.Context(), a, vfssim.New(), id, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestReaderLosesVolume(t *testing.T) {
 
 func testReaderLosesVolume(t *testing.T, broken bool) {
 	var log lockedBuffer
-	st, fs := newAsked(), vfs.NewSim()
+	st, fs := newAsked(), vfssim.New()
 	id := st.create(t)
 	loser, _, err := lsvd.Open(t.Context(), st, fs, id, lsvd.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
@@ -263,7 +263,7 @@ func TestDeletedManifestIsNoAnswer(t *testing.T) {
 // being closed, and whoever opens the volume next is not mistaken for a thief.
 func TestCloseWhileAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st, fs := newAsked(), vfs.NewSim()
+		st, fs := newAsked(), vfssim.New()
 		id := st.create(t)
 		var log lockedBuffer
 		opts := lsvd.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -32,7 +32,7 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 	opts := Options{manual: true, Random: random{rng}, LogFile: 256 << 10, CutBytes: 16 << 10, MaxUnsent: 1 << 20, CacheBytes: 1 << 20, Checkpoint: 3}
 	var id ID
 	random{rng}.Read(id[:])
-	mem := &store.Mem{}
+	mem := &storesim.Mem{}
 	fatal := func(format string, args ...any) {
 		t.Helper()
 		t.Fatalf("seed %d, operation %d: "+format, append([]any{seed, k}, args...)...)
@@ -55,7 +55,7 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 		o := opts
 		o.AcceptLoss, o.Random = true, random{rand.New(rand.NewPCG(seed, 13))}
 		var err error
-		if other, _, err = Open(ctx, mem, vfs.NewSim(), id, o); err != nil {
+		if other, _, err = Open(ctx, mem, vfssim.New(), id, o); err != nil {
 			fatal("take over: %v", err)
 		}
 		theirs = read(other)
@@ -72,11 +72,11 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 			fatal("write of the other: %v", err)
 		}
 	}
-	st := &store.Fault{Store: mem, Hook: func(store.Op, string) store.Action {
+	st := &storesim.Fault{Store: mem, Hook: func(storesim.Op, string) storesim.Action {
 		if ops++; ops == k {
-			return store.Action{Race: race}
+			return storesim.Action{Race: race}
 		}
-		return store.Action{}
+		return storesim.Action{}
 	}}
 	// refused reports whether err says that the volume was taken over.
 	refused := func(what string, err error) bool {
@@ -86,7 +86,7 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 		}
 		return err != nil
 	}
-	d, _, err := Open(ctx, st, vfs.NewSim(), id, opts)
+	d, _, err := Open(ctx, st, vfssim.New(), id, opts)
 	switch {
 	case err == nil:
 		for i := range 24 {
@@ -136,7 +136,7 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 		fatal("the other closes: %v", err)
 	}
 	opts.Random = random{rand.New(rand.NewPCG(seed, 14))}
-	last, _, err := Open(ctx, mem, vfs.NewSim(), id, opts)
+	last, _, err := Open(ctx, mem, vfssim.New(), id, opts)
 	if err != nil {
 		fatal("open again: %v", err)
 	}

@@ -12,7 +12,9 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 // benchDisk is a disk of size bytes of incompressible or compressible data, all
@@ -26,7 +28,7 @@ func benchDisk(b *testing.B, size int64, compressible, remote bool, opts lsvd.Op
 	}
 	var st store.Store = local
 	if remote {
-		st = &store.Fault{Store: local}
+		st = &storesim.Fault{Store: local}
 	}
 	fs, err := vfs.OpenDir(filepath.Join(dir, "log"))
 	if err != nil {
@@ -225,7 +227,7 @@ func BenchmarkSnapshot(b *testing.B) {
 			if err := lsvd.Clone(ctx, st, id, "first", clone, nil); err != nil {
 				b.Fatal(err)
 			}
-			c, _, err := lsvd.Open(ctx, st, vfs.NewSim(), clone, lsvd.Options{})
+			c, _, err := lsvd.Open(ctx, st, vfssim.New(), clone, lsvd.Options{})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -21,8 +21,8 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
-	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -88,11 +88,11 @@ func BenchmarkRecovery(b *testing.B) {
 	dir, id := b.TempDir(), NewID()
 	inner := bigVolume(b, filepath.Join(dir, "store"), id, 64)
 	var down atomic.Bool
-	st := &store.Fault{Store: inner, Hook: func(op store.Op, key string) store.Action {
-		if down.Load() && op == store.OpCreate {
-			return store.Action{Before: store.Unreachable()}
+	st := &storesim.Fault{Store: inner, Hook: func(op storesim.Op, key string) storesim.Action {
+		if down.Load() && op == storesim.OpCreate {
+			return storesim.Action{Before: storesim.Unreachable()}
 		}
-		return store.Action{}
+		return storesim.Action{}
 	}}
 	log := filepath.Join(dir, "log")
 	open := func() (*Device, Recovery) {

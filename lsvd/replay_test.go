@@ -13,7 +13,8 @@ import (
 
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/dir"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/lsvd/vfs/vfstest"
 )
 
@@ -30,7 +31,7 @@ type recorded struct {
 	seed    uint64
 	id      ID
 	opts    Options
-	base    *vfs.Sim // before the first operation
+	base    *vfssim.Sim // before the first operation
 	ops     []vfstest.Op
 	history []image
 	snaps   map[string]image
@@ -45,10 +46,10 @@ func record(t *testing.T, seed uint64, steps int) *recorded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sim{t: t, seed: seed, rng: rng, fs: vfs.NewSim(), history: make([]image, 1), st: &store.Fault{Store: st}, trims: rand.New(rand.NewPCG(seed, 32))}
+	s := &sim{t: t, seed: seed, rng: rng, fs: vfssim.New(), history: make([]image, 1), st: &storesim.Fault{Store: st}, trims: rand.New(rand.NewPCG(seed, 32))}
 	random{rng}.Read(s.id[:])
 	s.opts = Options{manual: true, Random: random{rng}, LogFile: 256 << 10, CutBytes: 16 << 10, MaxUnsent: 1 << 20, CacheBytes: 1 << 20, Checkpoint: 3, Compression: CompressAll}
-	r := &recorded{seed: seed, id: s.id, opts: s.opts, base: vfs.NewSim(), snaps: map[string]image{}}
+	r := &recorded{seed: seed, id: s.id, opts: s.opts, base: vfssim.New(), snaps: map[string]image{}}
 	r.base.Mkdir("log")
 	r.base.SyncDir()
 	s.log = vfstest.FS(s.fs, &events, "log", nil)
@@ -132,38 +133,38 @@ func traced(root string, r *vfstest.Recording, drop func(vfstest.Kind, string) b
 // losses are ways to lose power.
 var losses = []struct {
 	name string
-	pick func(rng *rand.Rand) vfs.Pick
+	pick func(rng *rand.Rand) vfssim.Pick
 }{
-	{"nothing that is not synced", func(*rand.Rand) vfs.Pick { return func(vfs.Unsynced, int) int { return 0 } }},
-	{"everything", func(*rand.Rand) vfs.Pick { return func(_ vfs.Unsynced, n int) int { return n - 1 } }},
-	{"names, no data", func(*rand.Rand) vfs.Pick {
-		return func(u vfs.Unsynced, n int) int {
-			if u.Kind == vfs.Name {
+	{"nothing that is not synced", func(*rand.Rand) vfssim.Pick { return func(vfssim.Unsynced, int) int { return 0 } }},
+	{"everything", func(*rand.Rand) vfssim.Pick { return func(_ vfssim.Unsynced, n int) int { return n - 1 } }},
+	{"names, no data", func(*rand.Rand) vfssim.Pick {
+		return func(u vfssim.Unsynced, n int) int {
+			if u.Kind == vfssim.Name {
 				return n - 1
 			}
 			return 0
 		}
 	}},
-	{"data, no names", func(*rand.Rand) vfs.Pick {
-		return func(u vfs.Unsynced, n int) int {
-			if u.Kind == vfs.Name {
+	{"data, no names", func(*rand.Rand) vfssim.Pick {
+		return func(u vfssim.Unsynced, n int) int {
+			if u.Kind == vfssim.Name {
 				return 0
 			}
 			return n - 1
 		}
 	}},
-	{"every other piece", func(*rand.Rand) vfs.Pick {
-		return func(u vfs.Unsynced, n int) int {
-			if u.Kind == vfs.Data && u.Piece%2 == 1 {
+	{"every other piece", func(*rand.Rand) vfssim.Pick {
+		return func(u vfssim.Unsynced, n int) int {
+			if u.Kind == vfssim.Data && u.Piece%2 == 1 {
 				return 0
 			}
 			return n - 1
 		}
 	}},
-	{"by chance", func(rng *rand.Rand) vfs.Pick {
+	{"by chance", func(rng *rand.Rand) vfssim.Pick {
 		keep := 1 + rng.IntN(9)
-		return func(u vfs.Unsynced, n int) int {
-			if u.Kind != vfs.Torn && rng.IntN(10) < keep {
+		return func(u vfssim.Unsynced, n int) int {
+			if u.Kind != vfssim.Torn && rng.IntN(10) < keep {
 				return n - 1
 			}
 			return rng.IntN(n)
@@ -206,7 +207,7 @@ func (r *recorded) replay(t *testing.T, every int, drop func(vfstest.Kind, strin
 
 // check opens what a power loss has left: the disk has every flushed write, a
 // prefix of the others, and the snapshots; and it has the same after one more.
-func (r *recorded) check(t *testing.T, s *vfs.Sim, at *progress, loss int, drop func(vfstest.Kind, string) bool) error {
+func (r *recorded) check(t *testing.T, s *vfssim.Sim, at *progress, loss int, drop func(vfstest.Kind, string) bool) error {
 	root, err := os.MkdirTemp(t.TempDir(), "")
 	if err != nil {
 		return err
@@ -266,7 +267,7 @@ func (r *recorded) check(t *testing.T, s *vfs.Sim, at *progress, loss int, drop 
 			}
 		}
 	}
-	s.Crash(func(vfs.Unsynced, int) int { return 0 })
+	s.Crash(func(vfssim.Unsynced, int) int { return 0 })
 	if _, err := open(last, last); err != nil {
 		return fmt.Errorf("after one more power loss: %w", err)
 	}
@@ -279,7 +280,7 @@ func (r *recorded) checkSnapshot(t *testing.T, st store.Store, n string) error {
 	if err := Clone(t.Context(), st, r.id, n, id, r.opts.Key); err != nil {
 		return err
 	}
-	d, _, err := Open(t.Context(), st, vfs.NewSim(), id, r.opts)
+	d, _, err := Open(t.Context(), st, vfssim.New(), id, r.opts)
 	if err != nil {
 		return err
 	}

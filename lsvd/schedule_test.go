@@ -12,7 +12,8 @@ import (
 
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -43,7 +44,7 @@ type snap struct {
 // served is a volume with the daemon that serves it.
 type served struct {
 	id      ID
-	fs      *vfs.Sim
+	fs      *vfssim.Sim
 	by      *interposed // the requests of d
 	d       *Device     // nil: nothing serves it
 	content blocks
@@ -57,7 +58,7 @@ type schedule struct {
 	t       *testing.T
 	seed    uint64
 	rng     *rand.Rand
-	st      *store.Mem
+	st      *storesim.Mem
 	volumes map[ID]*served
 	snaps   map[snap]blocks
 	n       int      // volumes and snapshots that were named
@@ -67,11 +68,11 @@ type schedule struct {
 }
 
 func newSchedule(t *testing.T, seed uint64) *schedule {
-	s := &schedule{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 11)), st: &store.Mem{}, volumes: map[ID]*served{}, snaps: map[snap]blocks{}}
+	s := &schedule{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 11)), st: &storesim.Mem{}, volumes: map[ID]*served{}, snaps: map[snap]blocks{}}
 	for range 2 {
 		id := s.newID()
 		s.check("create", Create(t.Context(), s.st, id, scheduleBlocks*BlockSize, nil))
-		s.volumes[id] = &served{id: id, fs: vfs.NewSim()}
+		s.volumes[id] = &served{id: id, fs: vfssim.New()}
 	}
 	return s
 }
@@ -204,7 +205,7 @@ func (s *schedule) clone(from snap, want blocks, depth int) {
 		// It was killed before it saw that the snapshot was deleted meanwhile: its objects may be gone.
 		s.check("delete", Delete(s.t.Context(), s.st, id))
 	default:
-		s.volumes[id] = &served{id: id, fs: vfs.NewSim(), content: want}
+		s.volumes[id] = &served{id: id, fs: vfssim.New(), content: want}
 	}
 }
 
@@ -320,7 +321,7 @@ func (s *schedule) remove(v *served, depth int) {
 }
 
 // read compares what a volume has in the store with its content.
-func (s *schedule) read(what string, st store.Store, fs *vfs.Sim, id ID, want blocks) {
+func (s *schedule) read(what string, st store.Store, fs *vfssim.Sim, id ID, want blocks) {
 	s.t.Helper()
 	d, _, err := Open(s.t.Context(), st, fs, id, Options{manual: true, CacheBytes: 1})
 	s.check(what, err)
@@ -348,7 +349,7 @@ func (s *schedule) finish() {
 		id := s.newID()
 		s.check("clone", Clone(ctx, s.st, n.id, n.name, id, nil))
 		s.check("delete snapshot", DeleteSnapshot(ctx, s.st, n.id, n.name))
-		s.volumes[id] = &served{id: id, fs: vfs.NewSim(), content: s.snaps[n]}
+		s.volumes[id] = &served{id: id, fs: vfssim.New(), content: s.snaps[n]}
 	}
 	ids := slices.SortedFunc(maps.Keys(s.volumes), compareID)
 	for _, id := range ids {

@@ -16,8 +16,9 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd/internal/name"
-	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/lsvd/vfs/vfstest"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -60,10 +61,10 @@ type sim struct {
 	t       check
 	seed    uint64
 	rng     *rand.Rand
-	fs      *vfs.Sim
+	fs      *vfssim.Sim
 	log     vfs.FS // fs, or what records it
-	mem     *store.Mem
-	st      *store.Fault
+	mem     *storesim.Mem
+	st      *storesim.Fault
 	id      ID
 	opts    Options
 	d       *Device
@@ -74,7 +75,7 @@ type sim struct {
 	snapN   int
 	clones  map[ID]image    // of snapshots that were deleted then
 	hurt    map[string]bool // keys whose last read was cut off
-	files   *vfs.Sim        // of the disk cache, if there is one
+	files   *vfssim.Sim     // of the disk cache, if there is one
 	decay   *rand.Rand      // what happens to it
 	now     time.Time
 	clock   *rand.Rand // how it goes on
@@ -108,11 +109,11 @@ func newSim(t check, seed uint64) *sim { return recordedSim(t, seed, nil) }
 // recordedSim is newSim whose log, and operations on the store, are recorded.
 func recordedSim(t check, seed uint64, events *vfstest.Recording) *sim {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	s := &sim{t: t, seed: seed, rng: rng, fs: vfs.NewSim(), mem: &store.Mem{}, history: make([]image, 1), snaps: map[string]image{}, clones: map[ID]image{}, hurt: map[string]bool{}}
-	s.log, s.st = s.fs, &store.Fault{Store: s.mem, Hook: s.hook}
+	s := &sim{t: t, seed: seed, rng: rng, fs: vfssim.New(), mem: &storesim.Mem{}, history: make([]image, 1), snaps: map[string]image{}, clones: map[ID]image{}, hurt: map[string]bool{}}
+	s.log, s.st = s.fs, &storesim.Fault{Store: s.mem, Hook: s.hook}
 	if events != nil {
 		s.log = vfstest.FS(s.fs, events, "", nil)
-		s.st.Hook = func(op store.Op, key string) store.Action {
+		s.st.Hook = func(op storesim.Op, key string) storesim.Action {
 			if strings.HasPrefix(key, name.Sweeps) {
 				key = name.Sweeps // its name is random
 			}
@@ -133,7 +134,7 @@ func recordedSim(t check, seed uint64, events *vfstest.Recording) *sim {
 		s.opts.Key = bytes.Repeat([]byte{byte(seed)}, 32)
 	}
 	if seed%4 == 3 {
-		s.files, s.decay = vfs.NewSim(), rand.New(rand.NewPCG(seed, 8))
+		s.files, s.decay = vfssim.New(), rand.New(rand.NewPCG(seed, 8))
 		s.openCache()
 	}
 	s.check("create", Create(s.ctx(), s.mem, s.id, (simBase+simBlocks)*BlockSize, s.opts.Key))
@@ -155,24 +156,24 @@ func (s *sim) check(what string, err error) {
 	}
 }
 
-func (s *sim) hook(op store.Op, key string) store.Action {
+func (s *sim) hook(op storesim.Op, key string) storesim.Action {
 	if s.rng.IntN(100) >= s.faults {
-		return store.Action{}
+		return storesim.Action{}
 	}
 	if s.hurt[key] {
 		delete(s.hurt, key) // a transfer is cut off once, not for ever
-		return store.Action{}
+		return storesim.Action{}
 	}
 	switch s.rng.IntN(4) {
 	case 0:
-		return store.Action{Before: store.Unreachable()}
+		return storesim.Action{Before: storesim.Unreachable()}
 	case 1:
-		return store.Action{After: store.Unreachable()}
+		return storesim.Action{After: storesim.Unreachable()}
 	case 2:
 		s.hurt[key] = true
-		return store.Action{Truncate: true}
+		return storesim.Action{Truncate: true}
 	}
-	return store.Action{Stale: true}
+	return storesim.Action{Stale: true}
 }
 
 func (s *sim) last() uint64 { return uint64(len(s.history) - 1) }
@@ -464,7 +465,7 @@ func (s *sim) finish() {
 		ids = append(ids, id)
 		s.check("clone", Clone(ctx, s.st, s.id, n, id, s.opts.Key))
 		s.check("delete snapshot", DeleteSnapshot(ctx, s.st, s.id, n))
-		fs := vfs.NewSim()
+		fs := vfssim.New()
 		d, _, err := Open(ctx, s.st, fs, id, s.opts)
 		s.check("open clone", err)
 		s.compare("clone", d, want)
@@ -477,7 +478,7 @@ func (s *sim) finish() {
 		s.check("close clone", d.Close(ctx))
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(s.clones), func(a, b ID) int { return bytes.Compare(a[:], b[:]) }) {
-		d, _, err := Open(ctx, s.st, vfs.NewSim(), id, s.opts)
+		d, _, err := Open(ctx, s.st, vfssim.New(), id, s.opts)
 		s.check("open clone", err)
 		s.compare("clone without its snapshot", d, s.clones[id])
 		s.check("close clone", d.Close(ctx))

@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd/internal/segment"
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 // dirty is a store that damages each range of an object when it is read first.
 type dirty struct {
-	store.Mem
+	storesim.Mem
 	left atomic.Int64
 }
 
@@ -42,7 +42,7 @@ func TestSpeculativeFetchIsVerified(t *testing.T) {
 			rng.Read(content[i : i+3000])
 		}
 		open := func() *Device {
-			d, _, err := Open(t.Context(), st, vfs.NewSim(), id, Options{Compression: compression, manual: true})
+			d, _, err := Open(t.Context(), st, vfssim.New(), id, Options{Compression: compression, manual: true})
 			if err != nil {
 				t.Fatal(err)
 			}

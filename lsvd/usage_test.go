@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 )
 
 // listing is a store that does something between the listing of the manifests and
@@ -48,7 +49,7 @@ func (l *listing) List(ctx context.Context, prefix string) iter.Seq2[store.Info,
 // manifests, which sees neither of them.
 func TestGCKeepsWhatACloneNeeds(t *testing.T) {
 	const size = 4 << 20
-	st := &listing{Store: &store.Mem{}}
+	st := &listing{Store: &storesim.Mem{}}
 	r := newFixture(t, size)
 	r.st, r.opts.CutAge, r.opts.GCRatio = st, time.Hour, 100
 	if err := lsvd.Create(t.Context(), st, r.id, size, nil); err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 const writerBlocks = 24
@@ -119,7 +119,7 @@ func TestOverlappingWriters(t *testing.T) {
 }
 
 func overlappingWriters(t *testing.T, seed uint64) {
-	ctx, id, fs, st := t.Context(), NewID(), vfs.NewSim(), &store.Mem{}
+	ctx, id, fs, st := t.Context(), NewID(), vfssim.New(), &storesim.Mem{}
 	fatal := func(what string, err error) {
 		t.Helper()
 		if err != nil {
@@ -203,4 +203,4 @@ func overlappingWriters(t *testing.T, seed uint64) {
 }
 
 // picker leaves of a power loss what chance says.
-func picker(rng *rand.Rand) vfs.Pick { return losses[len(losses)-1].pick(rng) }
+func picker(rng *rand.Rand) vfssim.Pick { return losses[len(losses)-1].pick(rng) }

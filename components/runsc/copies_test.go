@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/executiontest"
 	"miren.dev/runtime/testsupport/runsctest"
@@ -61,7 +62,7 @@ func TestSnapshotCopies(t *testing.T) {
 	m.snapshot(t, s.ID, "image", true)
 	m.delete(t, s.ID)
 
-	o := &objects{executiontest.Objects{Store: new(store.Mem)}}
+	o := &objects{executiontest.Objects{Store: new(storesim.Mem)}}
 	if err := other.Driver.FetchSnapshot(t.Context(), "image", "", o); !errs.Is(err, errs.NotFound) {
 		t.Errorf("before there is a copy: %v", err)
 	}
@@ -160,7 +161,7 @@ func TestAgentOfAFetchedSnapshot(t *testing.T) {
 	m.counts(t, s.ID, 3)
 	m.snapshot(t, s.ID, "image", true)
 	m.delete(t, s.ID)
-	o := executiontest.Objects{Store: new(store.Mem)}
+	o := executiontest.Objects{Store: new(storesim.Mem)}
 	copied, err := m.Driver.CopySnapshot(t.Context(), "image", o)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/store/storetest"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -35,7 +36,7 @@ func find(t *testing.T, st store.Store, name string) *catalog.Volume {
 }
 
 func TestNamesAreUniqueInStore(t *testing.T) {
-	ctx, st := t.Context(), &store.Mem{}
+	ctx, st := t.Context(), &storesim.Mem{}
 	id := create(t, st, "b")
 	create(t, st, "a")
 	if _, err := catalog.Create(ctx, st, "b", 1<<20, nil); !errs.Is(err, errs.AlreadyExists) {
@@ -106,7 +107,7 @@ func TestRequestsAmongOthers(t *testing.T) {
 		}
 		return append(all, st.Take())
 	}
-	empty, full := &store.Mem{}, &store.Mem{}
+	empty, full := &storesim.Mem{}, &storesim.Mem{}
 	for i := range 1000 {
 		create(t, full, fmt.Sprint("other", i))
 	}
@@ -121,7 +122,7 @@ func TestRequestsAmongOthers(t *testing.T) {
 
 // TestOneCreates has many create one name: one does, and the others leave nothing.
 func TestOneCreates(t *testing.T) {
-	st := &store.Mem{}
+	st := &storesim.Mem{}
 	var wg sync.WaitGroup
 	done := make(chan error, 8)
 	for range cap(done) {
@@ -148,7 +149,7 @@ func TestOneCreates(t *testing.T) {
 
 // TestFailedCreateLeavesNothing leaves nothing of a volume that could not be made.
 func TestFailedCreateLeavesNothing(t *testing.T) {
-	st := &store.Mem{}
+	st := &storesim.Mem{}
 	broken := errors.New("broken")
 	if _, err := catalog.Make(t.Context(), st, "x", func(lsvd.ID) error { return fmt.Errorf("make: %w", broken) }); !errors.Is(err, broken) {
 		t.Error(err)
@@ -159,7 +160,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 }
 
 func TestOwnerIsOfCurrentClaim(t *testing.T) {
-	ctx, st := context.Background(), &store.Mem{}
+	ctx, st := context.Background(), &storesim.Mem{}
 	id := create(t, st, "x")
 	if o := catalog.OwnerOf(ctx, st, find(t, st, "x")); o != nil {
 		t.Errorf("of a volume that was never open: %+v", o)
@@ -181,7 +182,7 @@ func TestOwnerIsOfCurrentClaim(t *testing.T) {
 }
 
 func FuzzName(f *testing.F) {
-	st := &store.Mem{}
+	st := &storesim.Mem{}
 	if _, err := catalog.Create(context.Background(), st, "x", 1<<20, nil); err != nil {
 		f.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func FuzzName(f *testing.F) {
 	}
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		st := &store.Mem{}
+		st := &storesim.Mem{}
 		if _, err := st.Create(t.Context(), "names/x", data); err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/storesim"
 )
 
 func TestHistogramQuantiles(t *testing.T) {
@@ -77,7 +78,7 @@ func TestCollectorCountsEveryOperation(t *testing.T) {
 		_ = d.Trim(ctx, 0, 8192, 0)
 		_ = d.Flush(ctx)
 	}
-	st, counts := WrapStore(&store.Mem{})
+	st, counts := WrapStore(&storesim.Mem{})
 	if _, err := st.Create(ctx, "a", p); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func TestWrappedStoreStaysLocal(t *testing.T) {
 	if _, ok := st.(store.Local); !ok {
 		t.Error("a directory is no longer local")
 	}
-	st, _ = WrapStore(&store.Mem{})
+	st, _ = WrapStore(&storesim.Mem{})
 	if _, ok := st.(store.Local); ok {
 		t.Error("memory is local")
 	}

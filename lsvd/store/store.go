@@ -100,11 +100,3 @@ func CheckCall(ctx context.Context, key string) error {
 func ContentVersion(data []byte) Version {
 	return Version(fmt.Sprintf("%x-%016x", len(data), xxhash.Sum64(data)))
 }
-
-// slice is the part of data that GetRange returns.
-func slice(key string, data []byte, off, n int64) ([]byte, error) {
-	if off < 0 || n < 0 || off > int64(len(data)) {
-		return nil, errs.New(errs.InvalidArgument, "object %s: range %d+%d of %d bytes", key, off, n, len(data))
-	}
-	return data[off:min(off+n, int64(len(data)))], nil
-}

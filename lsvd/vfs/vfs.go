@@ -1,6 +1,6 @@
 // Package vfs is the little of a file system that a disk's local log needs,
-// as an interface: [Dir] is a real directory, [Sim] a simulated one that can
-// lose power. Names are flat.
+// as an interface: [Dir] is a real directory, and vfssim has one for tests that
+// can lose power. Names are flat.
 //
 // Durability: what WriteAt wrote survives the process at once and a power
 // loss only after Sync of the file; a name survives a power loss only after

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -15,7 +16,7 @@ func TestFS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, fs := range map[string]vfs.FS{"dir": dir, "sim": vfs.NewSim()} {
+	for name, fs := range map[string]vfs.FS{"dir": dir, "sim": vfssim.New()} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := fs.Open("a", false); !errs.Is(err, errs.NotFound) {
 				t.Fatalf("missing file: %v", err)
@@ -69,7 +70,7 @@ func TestFS(t *testing.T) {
 func TestPowerLossKeepsWhatWasSynced(t *testing.T) {
 	outcomes := map[byte]int{}
 	for seed := range uint64(200) {
-		s := vfs.NewSim()
+		s := vfssim.New()
 		f, _ := s.Open("a", true)
 		f.WriteAt(bytes.Repeat([]byte{1}, 4096), 0)
 		f.Sync()
@@ -104,7 +105,7 @@ func TestWriteDirect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, fs := range map[string]vfs.FS{"dir": dir, "sim": vfs.NewSim()} {
+	for name, fs := range map[string]vfs.FS{"dir": dir, "sim": vfssim.New()} {
 		f, err := fs.Open("a", true)
 		if err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/lsvd/node/daemon"
 	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -70,7 +71,7 @@ func takeOver(t *testing.T, size int64, seed uint64) (least, truth int64) {
 	t.Helper()
 	ctx := t.Context()
 	rng := rand.New(rand.NewPCG(seed, 16))
-	st := &store.Mem{}
+	st := &storesim.Mem{}
 	id, err := catalog.Create(ctx, st, "data", size, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/remote"
-	lsvdstore "miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/logstore"
@@ -114,7 +114,7 @@ type env struct {
 	node      id.Node
 	service   *sandboxes.Service
 	disks     *nodeDisks
-	objects   lsvdstore.Mem // with copies of snapshots
+	objects   storesim.Mem // with copies of snapshots
 
 	apps      app.AppsClient
 	deploys   app.DeploysClient

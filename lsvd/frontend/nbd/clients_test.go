@@ -18,8 +18,8 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fiotest"
 	"miren.dev/runtime/lsvd/frontend/nbd"
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/testsupport/need"
 )
 
@@ -138,7 +138,7 @@ assert h.pread(100, 5000) == b"\0" * 50 + b"c" * 50
 func TestFUA(t *testing.T) {
 	needClients(t, "nbdsh")
 	ctx := t.Context()
-	fs, st, id := vfs.NewSim(), &store.Mem{}, lsvd.NewID()
+	fs, st, id := vfssim.New(), &storesim.Mem{}, lsvd.NewID()
 	if err := lsvd.Create(ctx, st, id, 8<<20, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,9 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 const diskSize = 8 << 20
@@ -23,7 +24,7 @@ const diskSize = 8 << 20
 // serveDisk serves a new disk as "disk" and, read-only, as "ro".
 func serveDisk(t *testing.T) (path string, d *lsvd.Device) {
 	t.Helper()
-	st, id := &store.Mem{}, lsvd.NewID()
+	st, id := &storesim.Mem{}, lsvd.NewID()
 	if err := lsvd.Create(t.Context(), st, id, diskSize, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -300,11 +301,11 @@ func TestSlowRequest(t *testing.T) {
 func FuzzSession(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x03IHAVEOPT\x00\x00\x00\x07\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00"))
 	f.Add([]byte("\x00\x00\x00\x03IHAVEOPT\x00\x00\x00\x01\x00\x00\x00\x00\x25\x60\x95\x13\x00\x00\x00\x01AAAAAAAA\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02xx"))
-	st, id := &store.Mem{}, lsvd.NewID()
+	st, id := &storesim.Mem{}, lsvd.NewID()
 	if err := lsvd.Create(f.Context(), st, id, diskSize, nil); err != nil {
 		f.Fatal(err)
 	}
-	d, _, err := lsvd.Open(context.Background(), st, vfs.NewSim(), id, lsvd.Options{LogFile: 1 << 20})
+	d, _, err := lsvd.Open(context.Background(), st, vfssim.New(), id, lsvd.Options{LogFile: 1 << 20})
 	if err != nil {
 		f.Fatal(err)
 	}

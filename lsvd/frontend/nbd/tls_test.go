@@ -18,8 +18,8 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/frontend/nbd"
-	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/store/storesim"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -95,11 +95,11 @@ func listenTCP(t *testing.T) (l net.Listener, hostPort string) {
 
 func memoryDisk(t *testing.T, size int64) *lsvd.Device {
 	t.Helper()
-	st, id := &store.Mem{}, lsvd.NewID()
+	st, id := &storesim.Mem{}, lsvd.NewID()
 	if err := lsvd.Create(t.Context(), st, id, size, nil); err != nil {
 		t.Fatal(err)
 	}
-	d, _, err := lsvd.Open(t.Context(), st, vfs.NewSim(), id, lsvd.Options{LogFile: 4 << 20})
+	d, _, err := lsvd.Open(t.Context(), st, vfssim.New(), id, lsvd.Options{LogFile: 4 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -72,7 +73,7 @@ func fill(c *Cache, n uint64) {
 }
 
 func TestWarmAfterRestart(t *testing.T) {
-	fs := vfs.NewSim()
+	fs := vfssim.New()
 	c := open(t, fs, 100)
 	fill(c, 10)
 	if n := verify(t, c, 10); n != 80 {
@@ -132,7 +133,7 @@ func TestCacheIsBounded(t *testing.T) {
 
 func TestPowerLoss(t *testing.T) {
 	for seed := range uint64(30) {
-		fs := vfs.NewSim()
+		fs := vfssim.New()
 		rng := rand.New(rand.NewPCG(seed, 1))
 		for range 3 {
 			c := open(t, fs, 40)
@@ -149,7 +150,7 @@ func TestPowerLoss(t *testing.T) {
 // TestHeaderCutOff: a power loss may leave a table that ends within its header. The cache
 // takes frames as if it were empty.
 func TestHeaderCutOff(t *testing.T) {
-	fs := vfs.NewSim()
+	fs := vfssim.New()
 	table, err := fs.Open(tableName, true)
 	if err == nil {
 		_, err = table.WriteAt(encodeHeader(16)[:512], 0)
@@ -170,7 +171,7 @@ func TestHeaderCutOff(t *testing.T) {
 func TestFlippedBit(t *testing.T) {
 	damaged := 0
 	for seed := range uint64(120) {
-		fs := vfs.NewSim()
+		fs := vfssim.New()
 		c := open(t, fs, 20)
 		fill(c, 2)
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -226,7 +227,7 @@ func (f *brokenFile) ReadAt(p []byte, off int64) (int, error) {
 
 func TestFailingDisk(t *testing.T) {
 	for _, e := range []error{unix.ENOSPC, unix.EIO} {
-		fs := &broken{FS: vfs.NewSim()}
+		fs := &broken{FS: vfssim.New()}
 		var log bytes.Buffer
 		c, err := Open(fs, 40*(SlotSize+recordSize), slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {

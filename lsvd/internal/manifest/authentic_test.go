@@ -8,7 +8,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
-	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -42,7 +42,7 @@ func TestManifestIsAuthentic(t *testing.T) {
 	m.Keys = ring(t, one, two)
 	b := m.Encode(key)
 	read := func(key string, b []byte, keys *keyring.Ring) error {
-		st := &store.Mem{}
+		st := &storesim.Mem{}
 		if _, err := st.Create(t.Context(), key, b); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -16,7 +17,7 @@ func TestLoadedChunksAreReadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, fs := range map[string]vfs.FS{"dir": dir, "sim": vfs.NewSim()} {
+	for name, fs := range map[string]vfs.FS{"dir": dir, "sim": vfssim.New()} {
 		t.Run(name, func(t *testing.T) {
 			l := begin(t, fs, 8<<20)
 			defer l.Close()

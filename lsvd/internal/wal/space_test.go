@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -73,7 +74,7 @@ func files(t *testing.T, fs vfs.FS, l *Log, want int) {
 // still has its minimum, and gets more when the first has given back.
 func TestSpaceIsSharedAndGivenBack(t *testing.T) {
 	s := NewSpace(10 * spaceFile)
-	one, two := vfs.NewSim(), vfs.NewSim()
+	one, two := vfssim.New(), vfssim.New()
 	a, b := spaced(t, one, s), spaced(t, two, s)
 	last := fillUp(t, a)
 	files(t, one, a, 7) // all but what is b's
@@ -109,9 +110,9 @@ func TestSpaceIsSharedAndGivenBack(t *testing.T) {
 func TestMinimaOfManyLogs(t *testing.T) {
 	s := NewSpace(4 * spaceFile)
 	var all [3]*Log
-	var fs [3]*vfs.Sim
+	var fs [3]*vfssim.Sim
 	for i := range all {
-		fs[i] = vfs.NewSim()
+		fs[i] = vfssim.New()
 		all[i] = spaced(t, fs[i], s)
 	}
 	for i, l := range all {
@@ -125,7 +126,7 @@ func TestMinimaOfManyLogs(t *testing.T) {
 // TestFullLogOpensBeyondTheBudget opens a log that a crash has left with more
 // files than the budget has: it gets the file that it needs.
 func TestFullLogOpensBeyondTheBudget(t *testing.T) {
-	fs := vfs.NewSim()
+	fs := vfssim.New()
 	l := spaced(t, fs, NewSpace(8*spaceFile))
 	last := fillUp(t, l)
 	if err := l.Sync(); err != nil {
@@ -163,7 +164,7 @@ func TestUnneededFilesAreRemoved(t *testing.T) {
 	was := trimInterval
 	trimInterval = 20 * time.Millisecond
 	t.Cleanup(func() { trimInterval = was })
-	fs := vfs.NewSim()
+	fs := vfssim.New()
 	s := NewSpace(10 * spaceFile)
 	l := spaced(t, fs, s)
 	last := fillUp(t, l)
@@ -189,7 +190,7 @@ func TestUnneededFilesAreRemoved(t *testing.T) {
 func TestTrimmedLogSurvivesPowerLoss(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 16))
-		fs := vfs.NewSim()
+		fs := vfssim.New()
 		var epoch, prev, released, synced uint64
 		for range 4 {
 			found, err := Find(fs, header.Volume)

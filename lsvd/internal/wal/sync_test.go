@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -99,7 +100,7 @@ func (g *gated) pass(write bool) error {
 
 // TestLikelyDuringWrite: SyncLikely returns while the log writes a record.
 func TestLikelyDuringWrite(t *testing.T) {
-	fs := &gated{FS: vfs.NewSim(), writes: true}
+	fs := &gated{FS: vfssim.New(), writes: true}
 	l := begin(t, fs, 1<<20)
 	enter, leave := make(chan struct{}), make(chan error)
 	fs.set(enter, leave)
@@ -119,7 +120,7 @@ func TestLikelyDuringWrite(t *testing.T) {
 // was appended before is durable, and of an error; nobody joins a sync that
 // began before the last record.
 func TestSyncEarly(t *testing.T) {
-	sim := vfs.NewSim()
+	sim := vfssim.New()
 	fs := &gated{FS: sim}
 	l := begin(t, fs, 1<<20)
 	for range 6 {
@@ -202,7 +203,7 @@ func TestSyncEarly(t *testing.T) {
 
 // TestJoinFails tells who joined of an error.
 func TestJoinFails(t *testing.T) {
-	fs := &gated{FS: vfs.NewSim()}
+	fs := &gated{FS: vfssim.New()}
 	l := begin(t, fs, 1<<20)
 	appendBlocks(t, l, 1, 1)
 	enter, leave := make(chan struct{}), make(chan error)

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 var header = Header{Volume: name.Volume{1, 2}, Epoch: 3, Generation: 4, First: 5, PrevEpoch: 2, PrevSeq: 4}
@@ -57,7 +58,7 @@ func begin(t *testing.T, fs vfs.FS, fileSize int64) *Log {
 // TestLogReplay appends over several files, releases and recycles, and finds
 // exactly the rest again; nothing of an earlier use of a file comes back.
 func TestLogReplay(t *testing.T) {
-	fs := vfs.NewSim()
+	fs := vfssim.New()
 	found, err := Find(fs, header.Volume)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +158,7 @@ func appendBlocks(t *testing.T, l *Log, records, blocks int) {
 // and finds the same as when it reads all of it.
 func TestReplayReadsIndexes(t *testing.T) {
 	for _, flushed := range []bool{true, false} {
-		fs := vfs.NewSim()
+		fs := vfssim.New()
 		l := begin(t, fs, 1<<20)
 		const records = 1000 // of 16 KiB
 		appendBlocks(t, l, records-1, 4)
@@ -207,7 +208,7 @@ func TestReplayReadsIndexes(t *testing.T) {
 // flushed, and so does everything after it that is promised.
 func TestBackgroundSyncSurvivesPowerLoss(t *testing.T) {
 	for seed := range uint64(50) {
-		fs := vfs.NewSim()
+		fs := vfssim.New()
 		l := begin(t, fs, 64<<10)
 		synced := uint64(0)
 		for range 60 {

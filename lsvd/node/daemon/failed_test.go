@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/lsvd/node/daemon"
 	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -26,7 +27,7 @@ func TestFailedDiskOpensAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, url := t.TempDir(), t.TempDir()
 			create(t, url)
-			log := vfs.NewSim()
+			log := vfssim.New()
 			var broken atomic.Bool
 			log.FailSync = func(string) error {
 				if broken.Load() {

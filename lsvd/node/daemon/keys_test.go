@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/lsvd/node/daemon"
 	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -37,7 +38,7 @@ func TestAttachedDiskTakesNewKey(t *testing.T) {
 	if _, err := catalog.Create(ctx, st, "data", diskBlocks*lsvd.BlockSize, bytes.Repeat([]byte{0}, 32)); err != nil {
 		t.Fatal(err)
 	}
-	log := vfs.NewSim()
+	log := vfssim.New()
 	var broken atomic.Bool
 	log.FailSync = func(string) error {
 		if broken.Load() {

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 )
 
 // Kind is a kind of operation.
@@ -47,7 +48,7 @@ type Op struct {
 }
 
 // Apply does the operation to files. A mark changes nothing.
-func (o *Op) Apply(s *vfs.Sim) error {
+func (o *Op) Apply(s *vfssim.Sim) error {
 	switch o.Kind {
 	case Remove:
 		return s.Remove(o.Path)

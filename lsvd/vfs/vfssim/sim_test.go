@@ -1,4 +1,4 @@
-package vfs_test
+package vfssim_test
 
 import (
 	"bytes"
@@ -9,25 +9,26 @@ import (
 	"testing"
 
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/lsvd/vfs/vfssim"
 	"miren.dev/runtime/pkg/errs"
 )
 
 // oldest and newest are the two extreme choices of a power loss.
-func oldest(vfs.Unsynced, int) int     { return 0 }
-func newest(_ vfs.Unsynced, n int) int { return n - 1 }
+func oldest(vfssim.Unsynced, int) int     { return 0 }
+func newest(_ vfssim.Unsynced, n int) int { return n - 1 }
 
 // outcomes runs the same preparation again and again, loses power, and returns
 // what every combination of choices leaves: each as the names with their contents.
-func outcomes(t *testing.T, prepare func(s *vfs.Sim)) []string {
+func outcomes(t *testing.T, prepare func(s *vfssim.Sim)) []string {
 	t.Helper()
-	base := vfs.NewSim()
+	base := vfssim.New()
 	prepare(base)
 	seen := map[string]bool{}
 	var choices []int // of the run, in the order in which they are asked for
 	for {
 		s, at := base.Clone(), 0
 		var most []int
-		s.Crash(func(_ vfs.Unsynced, n int) int {
+		s.Crash(func(_ vfssim.Unsynced, n int) int {
 			if at == len(choices) {
 				choices = append(choices, 0)
 			}
@@ -54,7 +55,7 @@ func outcomes(t *testing.T, prepare func(s *vfs.Sim)) []string {
 }
 
 // put writes a file.
-func put(t *testing.T, s *vfs.Sim, name, content string) vfs.File {
+func put(t *testing.T, s *vfssim.Sim, name, content string) vfs.File {
 	t.Helper()
 	f, err := s.Open(name, true)
 	if err == nil {
@@ -77,46 +78,46 @@ func must(t *testing.T, errs ...error) {
 // allows after a few calls, and no other.
 func TestSimLosesWhatLinuxMayLose(t *testing.T) {
 	for name, c := range map[string]struct {
-		prepare func(s *vfs.Sim)
+		prepare func(s *vfssim.Sim)
 		want    []string
 	}{
-		"a name needs its directory's sync": {func(s *vfs.Sim) {
+		"a name needs its directory's sync": {func(s *vfssim.Sim) {
 			must(t, put(t, s, "a", "x").Sync())
 		}, []string{"", "a=x "}},
-		"data need the file's sync": {func(s *vfs.Sim) {
+		"data need the file's sync": {func(s *vfssim.Sim) {
 			put(t, s, "a", "x")
 			must(t, s.SyncDir())
 		}, []string{"a= ", "a=x "}},
-		"both": {func(s *vfs.Sim) {
+		"both": {func(s *vfssim.Sim) {
 			must(t, put(t, s, "a", "x").Sync(), s.SyncDir())
 		}, []string{"a=x "}},
-		"a removal needs it too": {func(s *vfs.Sim) {
+		"a removal needs it too": {func(s *vfssim.Sim) {
 			must(t, put(t, s, "a", "x").Sync(), s.SyncDir(), s.Remove("a"))
 		}, []string{"", "a=x "}},
-		"a name made again may be the old file": {func(s *vfs.Sim) {
+		"a name made again may be the old file": {func(s *vfssim.Sim) {
 			must(t, put(t, s, "a", "x").Sync(), s.SyncDir(), s.Remove("a"))
 			must(t, put(t, s, "a", "y").Sync())
 		}, []string{"", "a=x ", "a=y "}},
-		"a rename is two names": {func(s *vfs.Sim) {
+		"a rename is two names": {func(s *vfssim.Sim) {
 			must(t, put(t, s, "a", "x").Sync(), put(t, s, "b", "y").Sync(), s.SyncDir(), s.Rename("a", "b"))
 		}, []string{"a=x b=x ", "a=x b=y ", "b=x ", "b=y "}},
-		"a rename that is synced": {func(s *vfs.Sim) {
+		"a rename that is synced": {func(s *vfssim.Sim) {
 			must(t, put(t, s, "a", "x").Sync(), put(t, s, "b", "y").Sync(), s.SyncDir(), s.Rename("a", "b"), s.SyncDir())
 		}, []string{"b=x "}},
-		"a link": {func(s *vfs.Sim) {
+		"a link": {func(s *vfssim.Sim) {
 			must(t, put(t, s, "a", "x").Sync(), s.SyncDir(), s.Link("a", "b"))
 		}, []string{"a=x ", "a=x b=x "}},
-		"a directory's name is in its parent": {func(s *vfs.Sim) {
+		"a directory's name is in its parent": {func(s *vfssim.Sim) {
 			must(t, s.Mkdir("d"), put(t, s, "d/a", "x").Sync(), s.SyncDirAt("d"))
 		}, []string{"", "d/a=x "}},
-		"a directory with its names": {func(s *vfs.Sim) {
+		"a directory with its names": {func(s *vfssim.Sim) {
 			must(t, s.Mkdir("d"), s.SyncDir(), put(t, s, "d/a", "x").Sync(), s.SyncDirAt("d"))
 		}, []string{"d/a=x "}},
-		"a directory made again may be the old one": {func(s *vfs.Sim) {
+		"a directory made again may be the old one": {func(s *vfssim.Sim) {
 			must(t, s.Mkdir("d"), s.SyncDir(), put(t, s, "d/a", "x").Sync(), s.SyncDirAt("d"))
 			must(t, s.Remove("d/a"), s.Remove("d"), s.Mkdir("d"), put(t, s, "d/b", "y").Sync(), s.SyncDirAt("d"))
 		}, []string{"", "d/a=x ", "d/b=y "}},
-		"the sync of a file without a name": {func(s *vfs.Sim) {
+		"the sync of a file without a name": {func(s *vfssim.Sim) {
 			f := put(t, s, "a", "x")
 			must(t, f.Sync(), s.SyncDir(), s.Remove("a"))
 			_, err := f.WriteAt([]byte("z"), 0)
@@ -134,7 +135,7 @@ func TestSimLosesWhatLinuxMayLose(t *testing.T) {
 // TestSimKeepsAnOpenFile: a removed file is read and written by the handle that
 // has it, beside a new one of its name.
 func TestSimKeepsAnOpenFile(t *testing.T) {
-	s := vfs.NewSim()
+	s := vfssim.New()
 	old := put(t, s, "a", "old")
 	must(t, old.Sync(), s.SyncDir(), s.Remove("a"))
 	put(t, s, "a", "new")
@@ -151,14 +152,14 @@ func TestSimKeepsAnOpenFile(t *testing.T) {
 // TestSimTearsWrites: of a write of several pieces any may survive, and the size
 // with the last of them.
 func TestSimTearsWrites(t *testing.T) {
-	base := vfs.NewSim()
+	base := vfssim.New()
 	f := put(t, base, "a", "")
 	must(t, f.Sync(), base.SyncDir())
 	f.WriteAt(bytes.Repeat([]byte{1}, 4*512), 0)
 	for _, keep := range []int64{0, 2, 3} {
 		s := base.Clone()
-		s.Crash(func(u vfs.Unsynced, n int) int {
-			if u.Kind == vfs.Data && u.Piece == keep {
+		s.Crash(func(u vfssim.Unsynced, n int) int {
+			if u.Kind == vfssim.Data && u.Piece == keep {
 				return n - 1
 			}
 			return 0
@@ -179,7 +180,7 @@ func TestSimTearsWrites(t *testing.T) {
 // Reads return them at first. No later sync makes them durable; pages that the program
 // writes again become durable.
 func TestSimFailedSync(t *testing.T) {
-	base := vfs.NewSim()
+	base := vfssim.New()
 	f := put(t, base, "a", "old.")
 	must(t, f.Sync(), base.SyncDir())
 	f.WriteAt([]byte("new."), 0)
@@ -194,7 +195,7 @@ func TestSimFailedSync(t *testing.T) {
 	if got := base.Files("")["a"]; string(got[:4]) != "new." || string(got[4096:]) != "longer" {
 		t.Errorf("reads %q", got[:4])
 	}
-	for name, s := range map[string]*vfs.Sim{"power loss": base.Clone(), "eviction": base.Clone()} {
+	for name, s := range map[string]*vfssim.Sim{"power loss": base.Clone(), "eviction": base.Clone()} {
 		if name == "eviction" {
 			s.Evict()
 		} else {

@@ -1,14 +1,15 @@
-package store
+package storesim
 
 import (
 	"context"
 	"iter"
 	"sync"
 
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Op names a method of [Store] for [Fault].
+// Op names a method of [store.Store] for [Fault].
 type Op string
 
 // The operations.
@@ -35,7 +36,7 @@ type Action struct {
 // Fault passes operations on to a store and lets Hook decide what goes wrong.
 // Hook is called before each operation, by whichever goroutine makes it.
 type Fault struct {
-	Store
+	store.Store
 	Hook func(op Op, key string) Action
 
 	mu       sync.Mutex
@@ -78,8 +79,8 @@ func (a Action) body(data []byte, err error) ([]byte, error) {
 	return data, nil
 }
 
-// Get implements [Store].
-func (f *Fault) Get(ctx context.Context, key string) ([]byte, Version, error) {
+// Get implements [store.Store].
+func (f *Fault) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
 	a := f.ask(OpGet, key)
 	if a.Before != nil {
 		return nil, "", a.Before
@@ -89,7 +90,7 @@ func (f *Fault) Get(ctx context.Context, key string) ([]byte, Version, error) {
 		old, ok := f.replaced[key]
 		f.mu.Unlock()
 		if ok {
-			return old, ContentVersion(old), nil
+			return old, store.ContentVersion(old), nil
 		}
 	}
 	data, v, err := f.Store.Get(ctx, key)
@@ -98,7 +99,7 @@ func (f *Fault) Get(ctx context.Context, key string) ([]byte, Version, error) {
 	return data, v, err
 }
 
-// GetRange implements [Store].
+// GetRange implements [store.Store].
 func (f *Fault) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	a := f.ask(OpGetRange, key)
 	if a.Before != nil {
@@ -109,8 +110,8 @@ func (f *Fault) GetRange(ctx context.Context, key string, off, n int64) ([]byte,
 	return a.body(data, err)
 }
 
-// Create implements [Store].
-func (f *Fault) Create(ctx context.Context, key string, data []byte) (Version, error) {
+// Create implements [store.Store].
+func (f *Fault) Create(ctx context.Context, key string, data []byte) (store.Version, error) {
 	a := f.ask(OpCreate, key)
 	if a.Before != nil {
 		return "", a.Before
@@ -123,8 +124,8 @@ func (f *Fault) Create(ctx context.Context, key string, data []byte) (Version, e
 	return v, err
 }
 
-// Replace implements [Store].
-func (f *Fault) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
+// Replace implements [store.Store].
+func (f *Fault) Replace(ctx context.Context, key string, data []byte, old store.Version) (store.Version, error) {
 	a := f.ask(OpReplace, key)
 	if a.Before != nil {
 		return "", a.Before
@@ -146,17 +147,17 @@ func (f *Fault) Replace(ctx context.Context, key string, data []byte, old Versio
 	return v, err
 }
 
-// List implements [Store]. A truncated list ends early with an error.
-func (f *Fault) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+// List implements [store.Store]. A truncated list ends early with an error.
+func (f *Fault) List(ctx context.Context, prefix string) iter.Seq2[store.Info, error] {
 	a := f.ask(OpList, prefix)
-	return func(yield func(Info, error) bool) {
+	return func(yield func(store.Info, error) bool) {
 		if a.Before != nil {
-			yield(Info{}, a.Before)
+			yield(store.Info{}, a.Before)
 			return
 		}
 		for i, err := range f.Store.List(ctx, prefix) {
 			if a.Truncate && err == nil {
-				yield(Info{}, Unreachable())
+				yield(store.Info{}, Unreachable())
 				return
 			}
 			a.slow()
@@ -167,7 +168,7 @@ func (f *Fault) List(ctx context.Context, prefix string) iter.Seq2[Info, error] 
 	}
 }
 
-// Delete implements [Store].
+// Delete implements [store.Store].
 func (f *Fault) Delete(ctx context.Context, key string) error {
 	a := f.ask(OpDelete, key)
 	if a.Before != nil {

@@ -1,4 +1,5 @@
-package store
+// Package storesim has object stores for tests: one in memory, and one that goes wrong.
+package storesim
 
 import (
 	"bytes"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -17,16 +19,16 @@ type Mem struct {
 	objects map[string][]byte
 }
 
-// Get implements [Store].
-func (m *Mem) Get(ctx context.Context, key string) ([]byte, Version, error) {
+// Get implements [store.Store].
+func (m *Mem) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
 	data, err := m.read(ctx, key)
 	if err != nil {
 		return nil, "", err
 	}
-	return bytes.Clone(data), ContentVersion(data), nil
+	return bytes.Clone(data), store.ContentVersion(data), nil
 }
 
-// GetRange implements [Store].
+// GetRange implements [store.Store].
 func (m *Mem) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	data, err := m.read(ctx, key)
 	if err != nil {
@@ -37,7 +39,7 @@ func (m *Mem) GetRange(ctx context.Context, key string, off, n int64) ([]byte, e
 }
 
 func (m *Mem) read(ctx context.Context, key string) ([]byte, error) {
-	if err := CheckCall(ctx, key); err != nil {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -49,9 +51,9 @@ func (m *Mem) read(ctx context.Context, key string) ([]byte, error) {
 	return data, nil // contents are never changed in place
 }
 
-// Create implements [Store].
-func (m *Mem) Create(ctx context.Context, key string, data []byte) (Version, error) {
-	if err := CheckCall(ctx, key); err != nil {
+// Create implements [store.Store].
+func (m *Mem) Create(ctx context.Context, key string, data []byte) (store.Version, error) {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return "", err
 	}
 	m.mu.Lock()
@@ -63,12 +65,12 @@ func (m *Mem) Create(ctx context.Context, key string, data []byte) (Version, err
 		m.objects = map[string][]byte{}
 	}
 	m.objects[key] = bytes.Clone(data)
-	return ContentVersion(data), nil
+	return store.ContentVersion(data), nil
 }
 
-// Replace implements [Store].
-func (m *Mem) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
-	if err := CheckCall(ctx, key); err != nil {
+// Replace implements [store.Store].
+func (m *Mem) Replace(ctx context.Context, key string, data []byte, old store.Version) (store.Version, error) {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return "", err
 	}
 	m.mu.Lock()
@@ -77,29 +79,29 @@ func (m *Mem) Replace(ctx context.Context, key string, data []byte, old Version)
 	if !ok {
 		return "", errs.New(errs.NotFound, "object %s does not exist", key)
 	}
-	if ContentVersion(have) != old {
+	if store.ContentVersion(have) != old {
 		return "", errs.New(errs.Conflict, "object %s has changed", key)
 	}
 	m.objects[key] = bytes.Clone(data)
-	return ContentVersion(data), nil
+	return store.ContentVersion(data), nil
 }
 
-// List implements [Store].
-func (m *Mem) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
-	return func(yield func(Info, error) bool) {
+// List implements [store.Store].
+func (m *Mem) List(ctx context.Context, prefix string) iter.Seq2[store.Info, error] {
+	return func(yield func(store.Info, error) bool) {
 		if err := ctx.Err(); err != nil {
-			yield(Info{}, err)
+			yield(store.Info{}, err)
 			return
 		}
 		m.mu.Lock()
-		var found []Info
+		var found []store.Info
 		for key, data := range m.objects {
 			if strings.HasPrefix(key, prefix) {
-				found = append(found, Info{Key: key, Size: int64(len(data))})
+				found = append(found, store.Info{Key: key, Size: int64(len(data))})
 			}
 		}
 		m.mu.Unlock()
-		slices.SortFunc(found, func(a, b Info) int { return strings.Compare(a.Key, b.Key) })
+		slices.SortFunc(found, func(a, b store.Info) int { return strings.Compare(a.Key, b.Key) })
 		for _, i := range found {
 			if !yield(i, nil) {
 				return
@@ -108,13 +110,21 @@ func (m *Mem) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	}
 }
 
-// Delete implements [Store].
+// Delete implements [store.Store].
 func (m *Mem) Delete(ctx context.Context, key string) error {
-	if err := CheckCall(ctx, key); err != nil {
+	if err := store.CheckCall(ctx, key); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.objects, key)
 	return nil
+}
+
+// slice is the part of data that GetRange returns.
+func slice(key string, data []byte, off, n int64) ([]byte, error) {
+	if off < 0 || n < 0 || off > int64(len(data)) {
+		return nil, errs.New(errs.InvalidArgument, "object %s: range %d+%d of %d bytes", key, off, n, len(data))
+	}
+	return data[off:min(off+n, int64(len(data)))], nil
 }

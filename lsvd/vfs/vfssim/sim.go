@@ -1,4 +1,5 @@
-package vfs
+// Package vfssim is a file system for tests, which loses power as Linux may.
+package vfssim
 
 import (
 	"bytes"
@@ -9,10 +10,11 @@ import (
 	"strings"
 	"sync"
 
+	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Sim is a simulated file system, and as an [FS] its root directory. It has the
+// Sim is a simulated file system, and as a [vfs.FS] its root directory. It has the
 // semantics of Linux, of which the weakest are taken:
 //
 //   - A write is visible at once, and durable after a Sync of its file. Until
@@ -65,8 +67,8 @@ type Unsynced struct {
 // durable state, the last one the state when the power was lost.
 type Pick func(u Unsynced, n int) int
 
-// NewSim returns an empty simulated file system.
-func NewSim() *Sim { return &Sim{root: newDir()} }
+// New returns an empty simulated file system.
+func New() *Sim { return &Sim{root: newDir()} }
 
 // Clone returns a copy of the files, which no process has open.
 func (s *Sim) Clone() *Sim {
@@ -200,8 +202,8 @@ func (s *Sim) parent(path string) (*inode, string, error) {
 
 func missing(path string) error { return errs.New(errs.NotFound, "file %s does not exist", path) }
 
-// Open implements [FS].
-func (s *Sim) Open(name string, create bool) (File, error) {
+// Open implements [vfs.FS].
+func (s *Sim) Open(name string, create bool) (vfs.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dir, base, err := s.parent(name)
@@ -219,7 +221,7 @@ func (s *Sim) Open(name string, create bool) (File, error) {
 	return &simHandle{s: s, f: f, name: name, life: s.life}, nil
 }
 
-// List implements [FS].
+// List implements [vfs.FS].
 func (s *Sim) List() ([]string, error) { return s.list(""), nil }
 
 func (s *Sim) list(path string) (names []string) {
@@ -235,7 +237,7 @@ func (s *Sim) list(path string) (names []string) {
 	return names
 }
 
-// Remove implements [FS]. It removes empty directories too.
+// Remove implements [vfs.FS]. It removes empty directories too.
 func (s *Sim) Remove(path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +309,7 @@ func (s *Sim) Rename(from, to string) error {
 	return nil
 }
 
-// SyncDir implements [FS].
+// SyncDir implements [vfs.FS].
 func (s *Sim) SyncDir() error { return s.SyncDirAt("") }
 
 // SyncDirAt makes the names in the directory at path durable, "" is the root.
@@ -336,8 +338,8 @@ func (s *Sim) Files(path string) map[string][]byte {
 	return all
 }
 
-// Sub returns the directory at path as an [FS] with the lock of the whole.
-func (s *Sim) Sub(path string) FS { return simDir{s, path} }
+// Sub returns the directory at path as a [vfs.FS] with the lock of the whole.
+func (s *Sim) Sub(path string) vfs.FS { return simDir{s, path} }
 
 // simDir is a directory below the root.
 type simDir struct {
@@ -345,7 +347,7 @@ type simDir struct {
 	path string
 }
 
-func (d simDir) Open(name string, create bool) (File, error) {
+func (d simDir) Open(name string, create bool) (vfs.File, error) {
 	return d.s.Open(d.path+"/"+name, create)
 }
 func (d simDir) List() ([]string, error)  { return d.s.list(d.path), nil }
@@ -353,7 +355,7 @@ func (d simDir) Remove(name string) error { return d.s.Remove(d.path + "/" + nam
 func (d simDir) SyncDir() error           { return d.s.SyncDirAt(d.path) }
 func (d simDir) Lock() (io.Closer, error) { return d.s.Lock() }
 
-// Lock implements [FS].
+// Lock implements [vfs.FS].
 func (s *Sim) Lock() (io.Closer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

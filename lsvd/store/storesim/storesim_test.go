@@ -1,30 +1,31 @@
-package store_test
+package storesim_test
 
 import (
 	"testing"
 
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storesim"
 	"miren.dev/runtime/lsvd/store/storetest"
 	"miren.dev/runtime/pkg/errs"
 )
 
 func TestMemConforms(t *testing.T) {
-	storetest.Run(t, func(*testing.T) store.Store { return &store.Mem{} })
+	storetest.Run(t, func(*testing.T) store.Store { return &storesim.Mem{} })
 }
 
 func TestFaultWithoutFaults(t *testing.T) {
-	storetest.Run(t, func(*testing.T) store.Store { return &store.Fault{Store: &store.Mem{}} })
+	storetest.Run(t, func(*testing.T) store.Store { return &storesim.Fault{Store: &storesim.Mem{}} })
 }
 
 func TestInjectedFaultsHappen(t *testing.T) {
 	ctx := t.Context()
-	var next store.Action
-	f := &store.Fault{Store: &store.Mem{}, Hook: func(store.Op, string) store.Action {
+	var next storesim.Action
+	f := &storesim.Fault{Store: &storesim.Mem{}, Hook: func(storesim.Op, string) storesim.Action {
 		a := next
-		next = store.Action{}
+		next = storesim.Action{}
 		return a
 	}}
-	next.After = store.Unreachable()
+	next.After = storesim.Unreachable()
 	if _, err := f.Create(ctx, "a", []byte("12")); !errs.Is(err, errs.Unavailable) {
 		t.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func TestInjectedFaultsHappen(t *testing.T) {
 	if _, err := f.Replace(ctx, "a", []byte("34"), v); err != nil {
 		t.Fatal(err)
 	}
-	for want, a := range map[string]store.Action{"12": {Stale: true}, "3": {Truncate: true}, "24": {Flip: 1}} {
+	for want, a := range map[string]storesim.Action{"12": {Stale: true}, "3": {Truncate: true}, "24": {Flip: 1}} {
 		next = a
 		if data, _, err := f.Get(ctx, "a"); err != nil || string(data) != want {
 			t.Errorf("%+v: %q %v, want %q", a, data, err, want)
