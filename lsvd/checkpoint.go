@@ -15,8 +15,8 @@ import (
 // pages of those that have least go to the next one.
 const maxMaps = 12
 
-// checkpoint writes the map and the manifest, and dooms what that drops: it is deleted
-// soon, unless other manifests name it. The caller holds pub.
+// checkpoint writes the map and the manifest, and dooms the objects that it drops: they
+// are deleted soon, unless other manifests name them. The caller holds pub.
 func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	if err := d.merge(ctx); err != nil {
 		return err

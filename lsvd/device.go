@@ -74,7 +74,7 @@ type Device struct {
 	snapshots       int                  // that this device made
 	snapped         map[name.Kind]uint64 // objects of this epoch below these numbers may be in a snapshot
 
-	deleting  ctxMutex      // held by the one that deletes what is doomed
+	deleting  ctxMutex      // held while doomed objects are deleted
 	manifests chan struct{} // kicks readManifests
 
 	mu     sync.RWMutex
@@ -337,7 +337,7 @@ type Stats struct {
 	UnsentLimit   int64         // writes wait while more is unsent
 	Last          uint64        // sequence number of the newest change
 	Durable       uint64        // and up to which the store has everything
-	Unsent        []UnsentCut   // what is between them, oldest first
+	Unsent        []UnsentCut   // the changes between them, oldest first
 	Lag           time.Duration // age of the oldest of them
 	Written       int64         // bytes written by the caller
 	Stored        int64         // bytes created in the store, by cuts and GC

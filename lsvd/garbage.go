@@ -17,8 +17,8 @@ type doomed struct {
 	unshared bool
 }
 
-// doom has what the manifest just written dropped be deleted. What was to be dropped by
-// one of unknown outcome is not: the store may have that manifest. The caller holds pub.
+// doom marks for deletion the objects that the manifest just written dropped. Those that a manifest
+// of unknown outcome dropped stay: the store may have that one. The caller holds pub.
 func (d *Device) doom() {
 	named := reclaim.NewUsage()
 	named.Add(d.man)
@@ -33,7 +33,7 @@ func (d *Device) doom() {
 	d.garbage = nil
 }
 
-// deleteDoomed deletes what is doomed and no other manifest names. Only an object that
+// deleteDoomed deletes the doomed objects that no other manifest names. Only an object that
 // a snapshot may have had is asked about, and only after it was dropped, as
 // [reclaim.Usage.AddUsers] demands. If too many others may name it, it stays for Sweep.
 // The caller need not hold pub: nothing is published later for that reading.
@@ -75,7 +75,7 @@ func (d *Device) tryDelete(ctx context.Context) {
 	}
 }
 
-// deleteLater has the goroutine of readManifests delete what is doomed.
+// deleteLater has the goroutine of readManifests delete the doomed objects.
 func (d *Device) deleteLater(ctx context.Context) {
 	if d.opts.manual {
 		d.tryDelete(ctx)

@@ -454,7 +454,7 @@ type DiskFigures struct {
 	Last *int64 `cbor:"20,keyasint,omitempty" json:"last,omitempty"`
 	// Sequence number up to which the store has every change.
 	Durable *int64 `cbor:"21,keyasint,omitempty" json:"durable,omitempty"`
-	// What is between them, oldest first.
+	// The changes between them, oldest first.
 	Unsent []UnsentCut `cbor:"22,keyasint,omitempty" json:"unsent,omitempty"`
 	// Most bytes that can be unsent at a time, with the writes under way; absent: it is not
 	// known. (unit: bytes)

@@ -7,8 +7,7 @@ import (
 	"miren.dev/runtime/api/disk"
 )
 
-// TestLossIsSaid: what `r disk show` prints of a takeover says what is known, and what
-// is not.
+// TestLossIsSaid: `r disk show` says which bounds of a takeover's loss are known.
 func TestLossIsSaid(t *testing.T) {
 	none, least, most, at := int64(0), int64(48<<20), int64(3<<29), time.Date(2026, 11, 27, 8, 18, 2, 0, time.UTC)
 	for _, tc := range []struct {

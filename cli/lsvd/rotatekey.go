@@ -33,7 +33,7 @@ keeps one small object. The volume may be attached. A command that was interrupt
 opens the volume at any time.
 
 The disk of an attached volume stays open, and the disk daemon opens it with the new file from then on, also if it was
-killed meanwhile. If no daemon runs, the next one opens what was attached with the file from before: put the new key
+killed meanwhile. If no daemon runs, the next one opens attached disks with the earlier file: put the new key
 there. Clones, and copies in other stores, keep their key.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,

@@ -62,7 +62,7 @@ func forgetReport(s *disk.DiskStatus) {
 // from the last report of the node that was down and what the volume had when it was
 // opened. most is nil if no bound is known. A cut reaches the store as a whole, but a
 // node that was restarted may have cut otherwise: a cut that begins before the end of
-// what was found counts as found.
+// the found changes counts as found.
 func Loss(s *disk.DiskStatus, o Opened) (least int64, most *int64) {
 	if !o.Lost && !o.Damaged { // it was closed clean, or its log is here
 		return 0, &least

@@ -102,7 +102,7 @@ func TestRenew(t *testing.T) {
 		}
 	}
 	if v := f.current(unused); v.Spec.Number != 1 || v.Status.Image != "" {
-		t.Errorf("a template that nobody used: %+v", v)
+		t.Errorf("a template without sandboxes: %+v", v)
 	}
 	got, err := entity.Get[sandbox.Sandbox](t.Context(), f.Store, sb.ID)
 	f.must(err)

@@ -38,8 +38,8 @@ func toClickHouse(t *testing.T, s *clickhousetest.Server, table string) Sink {
 	return sink
 }
 
-// TestClickHouse: ClickHouse's engine has of each line what was sent, in the table of the guide; a batch that comes
-// again is known.
+// TestClickHouse: the table of the guide has every column of each line that was sent, in ClickHouse's engine. A batch
+// that is sent again is stored once.
 func TestClickHouse(t *testing.T) {
 	s := startClickHouse(t)
 	sink := toClickHouse(t, s, "lines")

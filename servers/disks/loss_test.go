@@ -118,7 +118,7 @@ func takeOver(t *testing.T, size int64, seed uint64) (least, truth int64) {
 			if rng.IntN(4) > 0 {
 				break
 			}
-			_ = d.Device.Close(ended) // what is unsent stays in the log
+			_ = d.Device.Close(ended) // unsent changes stay in the log
 			way.left.Store(1 << 30)
 			d = open(home, way, false)
 			way.left.Store(rng.Int64N(6))

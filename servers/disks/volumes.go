@@ -196,7 +196,7 @@ func (v *Volumes) Attach(ctx context.Context, url, volume string, takeOver bool)
 	return out, err
 }
 
-// unsentOf returns what is unsent of a disk; nil if its daemon does not say it.
+// unsentOf returns the unsent changes of a disk; nil if its daemon does not report them.
 func unsentOf(f *api.DiskFigures) *ctldisk.Unsent {
 	if f == nil || f.Last == nil || f.Durable == nil {
 		return nil

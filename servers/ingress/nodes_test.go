@@ -66,12 +66,12 @@ func TestAddressesOfOtherNodesAreNotUsed(t *testing.T) {
 	revision := c.activate(v)
 	in := start(t, Config{Reader: c.store, Node: here, HoldTimeout: wait.Limit})
 	c.follows(in, revision)
-	// At once: what is in front may ask another machine.
+	// At once: a load balancer in front may ask another machine.
 	if code, body := get(t, client(t), in.url, testHost); code != http.StatusServiceUnavailable || !strings.Contains(body, "run on other machines") {
 		t.Errorf("%d %s", code, body)
 	}
 
-	// The one that comes up here is used, and no other.
+	// The sandbox that starts here is used, and no other.
 	c.on(here, v, upstream(t, says("here")).URL)
 	cl := client(t)
 	wait.For(t, "the sandbox of this node", func() bool { code, _ := get(t, cl, in.url, testHost); return code == http.StatusOK })
@@ -150,7 +150,7 @@ func TestServersOfOneStore(t *testing.T) {
 	if code, body := get(t, cl, nodes[1].url, testHost); code != http.StatusOK || body != "second" {
 		t.Errorf("%d %s", code, body)
 	}
-	// With none anywhere requests wait, and the one that comes up serves.
+	// With none anywhere, requests wait for the next sandbox that starts.
 	c.ready(boxes[1], false)
 	answer := make(chan string, 1)
 	wait.For(t, "the first knows of no sandbox", func() bool { return !nodes[0].table.Load().local["shop"][0].target.remote() })

@@ -23,9 +23,8 @@ const (
 	refreshPause = time.Hour
 )
 
-// refresher makes the base images of the machine again at intervals, if the configuration says so. Whoever made them
-// again, this server, another one of the machine or a command, it gives the templates that come with the system new
-// versions.
+// refresher makes the base images of the machine again at intervals, if the configuration says so. When this server,
+// another one of the machine or a command made them again, it gives the templates that come with the system new versions.
 type refresher struct {
 	bases    *baseimage.Store
 	schedule baseimage.Schedule
@@ -63,7 +62,7 @@ func (r *refresher) Run(ctx context.Context) error {
 	}
 }
 
-// once does what is due.
+// once refreshes the images and the templates if that is due.
 func (r *refresher) once(ctx context.Context) {
 	began := time.Now()
 	ran, err := r.bases.RefreshDue(ctx, r.schedule, func(line string) { r.logger.Info("refresh of base images", "progress", line) })
@@ -75,7 +74,7 @@ func (r *refresher) once(ctx context.Context) {
 		if last, lerr := r.bases.LastRun(); lerr == nil {
 			next = r.schedule.Next(last, time.Now())
 		}
-		r.logger.Error("base images were not refreshed; builds use those of before", "error", err, "advice", errs.HintOf(err), "next", next)
+		r.logger.Error("base images were not refreshed; builds use the old ones", "error", err, "advice", errs.HintOf(err), "next", next)
 	case ran:
 		r.logger.Info("base images were refreshed", "took", time.Since(began).Round(time.Second))
 	}

@@ -91,7 +91,7 @@ func (d *Daemon) setKeyFile(x *disk, file string) error {
 	return d.setSpec(x, s)
 }
 
-// setSpec changes what is attached, durably. The caller holds x.op.
+// setSpec changes the description of an attached disk, durably. The caller holds x.op.
 func (d *Daemon) setSpec(x *disk, s Spec) error {
 	if err := d.saveSpec(x.id, s); err != nil {
 		return err

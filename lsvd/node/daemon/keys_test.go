@@ -93,7 +93,7 @@ func TestAttachedDiskTakesNewKey(t *testing.T) {
 		wait.For(t, "writes go on", func() bool { return writes.Load() > before })
 	}
 	if err := d.RotateKey(ctx, "data", "", file(0), file(1)); !errs.Is(err, errs.FailedPrecondition) {
-		t.Errorf("with a key of before: %v", err)
+		t.Errorf("with an earlier key: %v", err)
 	}
 	close(quit)
 	if err := wait.Receive(t, "the end of the writes", done); err != nil {
@@ -115,6 +115,6 @@ func TestAttachedDiskTakesNewKey(t *testing.T) {
 	})
 	got := make([]byte, lsvd.BlockSize)
 	if err := with(func(x *host.Disk) error { return x.ReadAt(ctx, got, 0) }); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("what was written is not there: %v", err)
+		t.Errorf("the written data is not there: %v", err)
 	}
 }
