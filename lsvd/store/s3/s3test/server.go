@@ -7,7 +7,6 @@
 package s3test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,9 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +24,7 @@ import (
 
 	"miren.dev/runtime/lsvd/store/s3"
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/process"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -84,7 +82,7 @@ func Start(t testing.TB, name string) *Server {
 		if s.URL, err = run(t, path, k, s.Dir); err == nil {
 			break
 		}
-		if try == 3 { // somebody else may take the port before the server does
+		if try == 3 { // another process may take the port before the server does
 			t.Fatalf("start %s: %v", name, err)
 		}
 	}
@@ -100,44 +98,13 @@ func run(t testing.TB, path string, k kind, data string) (url string, err error)
 	}
 	addr := l.Addr().String()
 	l.Close()
-	var out bytes.Buffer
-	cmd := exec.Command(path, k.args(addr, data)...)
-	cmd.Env = append(append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + data + "-home"}, k.env...), "GOMAXPROCS=2")
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan struct{})
-	var exit error // once ended
-	go func() {
-		// The signal is sent when the thread that started the process ends,
-		// so the thread must stay until then.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			exit = cmd.Wait()
-			close(ended)
-		}
-	}()
-	if err := <-started; err != nil {
-		return "", err
-	}
-	t.Cleanup(func() {
-		select {
-		case <-ended:
-		default:
-			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			<-ended
-		}
-	})
+	server := process.Start(t, append([]string{"HOME=" + data + "-home"}, k.env...), path, k.args(addr, data)...)
 	client := &http.Client{Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
 	wait.NoError(t, filepath.Base(path)+" serves", func() error {
-		select {
-		case <-ended:
-			err = fmt.Errorf("it ended: %v\n%s", exit, out.String())
+		if server.Ended() {
+			err = fmt.Errorf("it ended: %s", server.Output())
 			return nil
-		default:
 		}
 		resp, err := client.Get("http://" + addr + k.ready)
 		if err != nil {
