@@ -17,6 +17,7 @@ package autoscale
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
@@ -52,6 +54,7 @@ type Reconciler struct {
 	Informers *informer.Set // used by Controller
 	Ingress   Ingress       // nil: there is none, and only CPU counts
 	Meter     Meter
+	Node      id.Node // of this server, whose ingress measures requests to its own sandboxes only
 	Logger    *slog.Logger
 	Now       func() time.Time // nil: time.Now
 
@@ -191,6 +194,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		return 0, err
 	}
 	before := p.Wanted()
+	if wanted < before {
+		// Another server's ingress may have requests for its sandboxes: the load is not known.
+		elsewhere, err := r.elsewhere(ctx, p)
+		if err != nil {
+			return 0, err
+		}
+		if elsewhere {
+			wanted = before
+		}
+	}
 	if p.Spec.Autoscaled != nil && *p.Spec.Autoscaled == wanted {
 		return 0, nil
 	}
@@ -202,6 +215,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		r.Logger.Info("scaled", "pool", p.ID, "app", a.Name, "service", p.Spec.Service, "from", before, "to", p.Wanted())
 	}
 	return 0, err
+}
+
+// elsewhere reports whether sandboxes of a pool run on the nodes of other servers.
+func (r *Reconciler) elsewhere(ctx context.Context, p *sandbox.SandboxPool) (bool, error) {
+	all, err := sandboxes.InPool(ctx, r.Store, p.GetID())
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(sandboxes.Classify(all).Live, func(sb *sandbox.Sandbox) bool { return sb.Spec.Node != "" && sb.Spec.Node != r.Node }), nil
 }
 
 func (r *Reconciler) forget(pid schema.ID) {

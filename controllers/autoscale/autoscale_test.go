@@ -176,6 +176,25 @@ func TestUnknownLowersNothing(t *testing.T) {
 	f.expect("after the idle time", f.run(requests(0), 3*time.Second), 0)
 }
 
+// TestOthersServeToo: a server does not see the requests to sandboxes of other servers, so it takes no sandbox of a
+// service away that has one there.
+func TestOthersServeToo(t *testing.T) {
+	f := setup(t, sandbox.Autoscale{Min: 0, Max: 4, Concurrency: 10, Idle: 30 * time.Second})
+	here, there := core.NewNode(), core.NewNode()
+	for i, n := range []*core.Node{here, there} {
+		n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = []string{"here", "there"}[i], "amd64", 1000, 1<<30
+		f.must(entity.Create(t.Context(), f.store, n))
+	}
+	f.rec.Node = here.GetID()
+	other := sandbox.NewSandbox()
+	other.Project, other.Spec.Pool, other.Spec.Node, other.Spec.Template.Image = f.pool.Project, f.pool.GetID(), there.GetID(), "img"
+	f.must(entity.Create(t.Context(), f.store, other))
+	f.expect("load", f.run(requests(15), 5*time.Second), 2)
+	f.expect("no load here", f.run(requests(0), 5*time.Minute), 2)
+	f.must(entity.Delete(t.Context(), f.store, other))
+	f.expect("no load anywhere", f.run(requests(0), 5*time.Second), 0)
+}
+
 // TestFollowsCPU: the mean use of the CPU counts, also for a service without a port; a node that does not answer lowers
 // nothing.
 func TestFollowsCPU(t *testing.T) {

@@ -183,7 +183,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		(&task.Runs{Store: c.store, Logger: log("task-run")}).Controller(),
 		(&template.Reconciler{Templates: c.templates}).Controller(),
 		(&pool.Reconciler{Store: c.quotas, Drainer: c.drainer(), Node: c.deps.Sandboxes.Node, DrainTimeout: c.cfg.Ingress.DrainTimeout, Logger: log("pool")}).Controller(),
-		c.autoscaler(log("autoscale")).Controller(),
+		c.autoscaler(nodeID, log("autoscale")).Controller(),
 		(&pool.Warm{
 			Store: c.store, Informers: c.informers, Templates: c.templates, Demand: c.demand, Logger: log("warm-pool"),
 		}).Controller(),
@@ -251,8 +251,8 @@ func (c *control) drainer() deployment.Drainer {
 }
 
 // autoscaler has the number of sandboxes of services follow the load.
-func (c *control) autoscaler(log *slog.Logger) *autoscale.Reconciler {
-	r := &autoscale.Reconciler{Store: c.store, Informers: c.informers, Meter: c.deps.Sandboxes.Node, Logger: log}
+func (c *control) autoscaler(nodeID id.Node, log *slog.Logger) *autoscale.Reconciler {
+	r := &autoscale.Reconciler{Store: c.store, Informers: c.informers, Meter: c.deps.Sandboxes.Node, Node: nodeID, Logger: log}
 	if c.cfg.Ingress.HTTPAddress != "" {
 		r.Ingress = ingress.Client{Socket: ingressAdmin(c.m.in)}
 	}
