@@ -27,6 +27,8 @@ func newFenceEnv(t *testing.T, key []byte) *fenceEnv {
 	t.Helper()
 	e := &fenceEnv{fixture: newFixture(t, 4<<20), sent: bytes.Repeat([]byte{1}, 1<<20), unsent: bytes.Repeat([]byte{2}, lsvd.BlockSize)}
 	e.opts.CutAge, e.opts.CutBytes, e.opts.Key = time.Hour, 256<<10, key
+	// A clock that stands still: an idle disk would have the manifest name the segments, and the fence find none after it.
+	e.opts.Now = func() time.Time { return time.Time{}.Add(time.Minute) }
 	if key != nil {
 		e.id = lsvd.NewID()
 		if err := lsvd.Create(t.Context(), e.st, e.id, 4<<20, key); err != nil {
