@@ -435,6 +435,12 @@ func (s *sim) step() {
 			s.fs.Kill()
 		}
 		rec := s.open(true)
+		for i := range s.mem.List(ctx, name.Snapshots(s.id)) {
+			n := strings.TrimPrefix(i.Key, name.Snapshots(s.id))
+			if t, ok := ParseTakeover(n); ok && s.snaps[n] == (image{}) {
+				s.snaps[n] = s.history[t.Durable]
+			}
+		}
 		s.recovered(rec, durable)
 	case r < 99:
 		if s.soft("close", s.d.Close(ctx)) && s.rng.IntN(2) == 0 {
@@ -454,12 +460,8 @@ func (s *sim) finish() {
 	s.compare("final", s.d, s.history[s.last()])
 	s.check("close", s.d.Close(ctx))
 	ids := []ID{s.id}
-	for i := 1; i <= s.snapN; i++ {
-		n := fmt.Sprintf("s%d", i)
-		want, ok := s.snaps[n]
-		if !ok {
-			continue
-		}
+	for _, n := range slices.Sorted(maps.Keys(s.snaps)) {
+		want := s.snaps[n]
 		var id ID
 		random{s.rng}.Read(id[:])
 		ids = append(ids, id)
