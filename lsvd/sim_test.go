@@ -187,6 +187,11 @@ func (s *sim) open(acceptLoss bool) Recovery {
 		d, rec, err := Open(s.ctx(), s.st, s.log, s.id, opts)
 		if err == nil {
 			s.d = d
+			for n, t := range s.takeovers() {
+				if _, known := s.snaps[n]; !known && t.Durable < uint64(len(s.history)) {
+					s.snaps[n] = s.history[t.Durable]
+				}
+			}
 			return rec
 		}
 		switch c := errs.ClassOf(err); {
@@ -200,6 +205,18 @@ func (s *sim) open(acceptLoss bool) Recovery {
 			s.faults = 0 // the store gets well
 		}
 	}
+}
+
+// takeovers returns the snapshots that takeovers have kept, by name.
+func (s *sim) takeovers() map[string]Takeover {
+	found := map[string]Takeover{}
+	for i := range s.mem.List(s.ctx(), name.Snapshots(s.id)) {
+		n := strings.TrimPrefix(i.Key, name.Snapshots(s.id))
+		if t, ok := ParseTakeover(n); ok {
+			found[n] = t
+		}
+	}
+	return found
 }
 
 // recovered checks that the disk is exactly what it was after rec.Last, which
@@ -435,12 +452,6 @@ func (s *sim) step() {
 			s.fs.Kill()
 		}
 		rec := s.open(true)
-		for i := range s.mem.List(ctx, name.Snapshots(s.id)) {
-			n := strings.TrimPrefix(i.Key, name.Snapshots(s.id))
-			if t, ok := ParseTakeover(n); ok && s.snaps[n] == (image{}) {
-				s.snaps[n] = s.history[t.Durable]
-			}
-		}
 		s.recovered(rec, durable)
 	case r < 99:
 		if s.soft("close", s.d.Close(ctx)) && s.rng.IntN(2) == 0 {
