@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,13 +150,15 @@ func (e *takeoverEnv) holds(t *testing.T, what string, id lsvd.ID, want []byte) 
 }
 
 // killAt returns a store whose client is killed at its operation at, before or after the
-// store has done it; 0: never.
+// store has done it.
 func killAt(st store.Store, at int, done bool) store.Store {
-	killed, n := errs.New(errs.Internal, "killed"), 0
+	killed := errs.New(errs.Internal, "killed")
+	var count atomic.Int64
 	return &storesim.Fault{Store: st, Hook: func(storesim.Op, string) (a storesim.Action) {
-		if n++; n == at && done {
+		switch n := int(count.Add(1)); {
+		case n == at && done:
 			a.After = killed
-		} else if at > 0 && n >= at {
+		case n >= at:
 			a.Before = killed
 		}
 		return a

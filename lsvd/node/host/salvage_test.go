@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"miren.dev/runtime/lsvd"
@@ -93,11 +94,13 @@ func (e *strandedEnv) first(t *testing.T, volume string) byte {
 // store does it. A volume with a name is whole, and the next salvage removes the rest.
 func TestSalvageIsKilled(t *testing.T) {
 	for at, ended := 1, false; !ended; at++ {
-		e, n, killed := newStrandedEnv(t), 0, errs.New(errs.Internal, "killed")
+		e, killed := newStrandedEnv(t), errs.New(errs.Internal, "killed")
+		var count atomic.Int64
 		st := &storesim.Fault{Store: e.st, Hook: func(storesim.Op, string) (a storesim.Action) {
-			if n++; n == at && at%2 == 0 {
+			switch n := int(count.Add(1)); {
+			case n == at && at%2 == 0:
 				a.After = killed
-			} else if n >= at {
+			case n >= at:
 				a.Before = killed
 			}
 			return a
