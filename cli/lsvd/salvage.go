@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/node/host"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -84,13 +85,14 @@ func (o *salvageOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
+	key, err := host.ReadKey(o.keyFile)
+	if err != nil {
+		return err
+	}
+	spec := host.SalvageSpec{Spec: host.Spec{Store: url, Volume: v.ID.String(), Key: key}, Snapshot: snap, As: o.as}
 	out, began := salvaged{Snapshot: snap}, time.Now()
 	if o.as != "" {
-		key, err := host.ReadKey(o.keyFile)
-		if err != nil {
-			return err
-		}
-		id, t, s, err := state.Salvage(ctx, st, host.SalvageSpec{Store: url, Volume: v.ID.String(), Snapshot: snap, As: o.as, Options: lsvd.Options{Key: key}})
+		id, t, s, err := state.Salvage(ctx, st, spec)
 		if err != nil {
 			return errs.Wrap(err, "salvage %s", arg)
 		}
@@ -102,14 +104,14 @@ func (o *salvageOptions) run(ctx context.Context, arg string) error {
 			out.Flushed = s.Flushed
 			o.Notef("the log is damaged after sequence number %d, and had flushed %d: %s has the state before the damage\n", s.Last, s.Flushed, o.as)
 		}
-		snap = t.String()
+		spec.Snapshot = t.String()
 	}
 	if o.discard {
-		if err := o.remove(ctx, state, v, url, snap, &out); err != nil {
+		if err := o.remove(ctx, st, state, v, spec, &out); err != nil {
 			return err
 		}
 	} else {
-		o.Notef("the log stays; `r lsvd salvage %s@%s --discard` removes it\n", v.Label(), snap)
+		o.Notef("the log stays; `r lsvd salvage %s@%s --discard` removes it\n", v.Label(), spec.Snapshot)
 	}
 	if out.Seconds = time.Since(began).Seconds(); o.JSON {
 		return o.PrintJSON(out)
@@ -118,7 +120,7 @@ func (o *salvageOptions) run(ctx context.Context, arg string) error {
 }
 
 // remove discards the log. After a salvage that has every write of it, it does not ask.
-func (o *salvageOptions) remove(ctx context.Context, state *host.State, v *catalog.Volume, url, snap string, out *salvaged) error {
+func (o *salvageOptions) remove(ctx context.Context, st store.Store, state *host.State, v *catalog.Volume, spec host.SalvageSpec, out *salvaged) error {
 	if !o.yes && (out.ID == "" || out.Damaged) {
 		ok, err := o.Confirm("remove the writes of volume " + v.Label() + " that only this machine has")
 		if err != nil {
@@ -128,11 +130,7 @@ func (o *salvageOptions) remove(ctx context.Context, state *host.State, v *catal
 			return errs.New(errs.Canceled, "the log stays")
 		}
 	}
-	st, _, err := o.open(ctx)
-	if err != nil {
-		return err
-	}
-	t, err := state.DiscardStranded(ctx, st, url, v.ID.String(), snap)
+	t, err := state.DiscardStranded(ctx, st, spec)
 	if err != nil {
 		return err
 	}

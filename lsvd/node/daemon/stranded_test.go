@@ -68,7 +68,7 @@ func TestAttachKeepsStrandedLog(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	made, _, _, err := state.Salvage(ctx, st, host.SalvageSpec{Store: url, Volume: "data", As: "rescued"})
+	made, _, _, err := state.Salvage(ctx, st, host.SalvageSpec{Spec: host.Spec{Store: url, Volume: "data"}, As: "rescued"})
 	if err != nil {
 		t.Fatal(err)
 	}

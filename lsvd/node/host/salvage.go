@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -24,6 +23,79 @@ const (
 	salvageFile = "salvage.json" // in it: the volume that is being made of it
 	discarded   = ".discarded"   // ends the name of a directory that is being removed
 )
+
+// SalvageSpec names a stranded log: Spec is about its volume.
+type SalvageSpec struct {
+	Spec
+	Snapshot string // of the takeover that left the log out; empty: the only one
+	As       string // name of the new volume, for Salvage
+}
+
+// Salvage makes a volume with everything that a stranded log has: a clone of the
+// snapshot of its takeover, to which it applies the writes of the log. The volume gets
+// its name when it is whole. What a call that was killed has left is removed by the
+// next one. The log stays.
+func (s *State) Salvage(ctx context.Context, st store.Store, spec SalvageSpec) (id lsvd.ID, t lsvd.Takeover, out lsvd.Salvaged, err error) {
+	v, t, lock, err := s.lockStranded(ctx, st, spec)
+	if err != nil {
+		return id, t, out, err
+	}
+	defer lock.Close()
+	if err := CheckKey(v, spec.Key); err != nil {
+		return id, t, out, err
+	}
+	id, err = catalog.Make(ctx, st, spec.As, func(id lsvd.ID) (err error) {
+		if err := WriteJSON(filepath.Join(s.strandedDir(v.ID, t), salvageFile), id.String()); err != nil {
+			return err
+		}
+		out, err = s.fill(ctx, st, spec.Spec, v, t, id)
+		return err
+	})
+	return id, t, out, errors.Join(err, s.removeLeftover(context.WithoutCancel(ctx), st, v.ID, t))
+}
+
+// fill makes the volume id of the stranded log.
+func (s *State) fill(ctx context.Context, st store.Store, spec Spec, v *catalog.Volume, t lsvd.Takeover, id lsvd.ID) (out lsvd.Salvaged, err error) {
+	err = lsvd.Clone(ctx, st, v.ID, t.String(), id, spec.Key)
+	if errs.Is(err, errs.NotFound) {
+		return out, errs.New(errs.NotFound, "the snapshot %s@%s, which the log goes on from, was deleted", v.Label(), t).
+			WithHint("without it the log cannot be read as a disk; --discard removes the log")
+	}
+	if err != nil {
+		return out, err
+	}
+	spec.Volume = id.String()
+	d, err := s.Open(ctx, st, spec)
+	if err != nil {
+		return out, err
+	}
+	logs, err := s.OpenLog(s.strandedDir(v.ID, t))
+	if err == nil {
+		out, err = lsvd.Salvage(ctx, logs, v.ID, t, d)
+	}
+	if err != nil {
+		now, end := context.WithCancel(ctx)
+		end()
+		d.Device.Close(now) // the volume is removed
+		return out, err
+	}
+	return out, d.Close(ctx)
+}
+
+// DiscardStranded removes a stranded log for good. If a call is killed, the next one, or a
+// Salvage, removes the rest.
+func (s *State) DiscardStranded(ctx context.Context, st store.Store, spec SalvageSpec) (lsvd.Takeover, error) {
+	v, t, lock, err := s.lockStranded(ctx, st, spec)
+	if err != nil {
+		return t, err
+	}
+	defer lock.Close()
+	gone := s.strandedDir(v.ID, t) + discarded // no part of a log may look like a whole one
+	if err = os.Rename(s.strandedDir(v.ID, t), gone); err == nil {
+		err = os.RemoveAll(gone)
+	}
+	return t, errs.Wrap(err, "discard the stranded log %s", t)
+}
 
 // Stranded lists the stranded logs of a volume on this machine that were moved aside,
 // by the names of their snapshots.
@@ -47,9 +119,6 @@ func (s *State) strandedDir(id lsvd.ID, t lsvd.Takeover) string {
 // moveAside moves the log of a volume aside if it is stranded. Conflict: a process has it
 // open.
 func (s *State) moveAside(ctx context.Context, st store.Store, id lsvd.ID) error {
-	if _, err := os.Stat(s.LogDir(id)); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	logs, err := s.OpenLog(s.LogDir(id))
 	if err != nil {
 		return err
@@ -70,120 +139,54 @@ func (s *State) moveAside(ctx context.Context, st store.Store, id lsvd.ID) error
 	return err
 }
 
-// stranded returns a stranded log of the volume, locked: that of the snapshot, or the
-// only one if snapshot is empty.
-func (s *State) stranded(ctx context.Context, st store.Store, v *catalog.Volume, url, snapshot string) (t lsvd.Takeover, lock io.Closer, err error) {
-	none := errs.New(errs.NotFound, "this machine has no stranded log of volume %s", v.Label()).
-		WithHint("a log is stranded on the machine that had the volume open when another one took it over; is it the right --state-dir?")
-	have, _, err := s.origin(v, url)
-	if errs.Is(err, errs.NotFound) || err == nil && storeName(have.Store) != storeName(url) {
-		return t, nil, none
+// lockStranded returns the stranded log of the spec, locked, without what an earlier
+// call has left.
+func (s *State) lockStranded(ctx context.Context, st store.Store, spec SalvageSpec) (v *catalog.Volume, t lsvd.Takeover, lock io.Closer, err error) {
+	if v, err = catalog.Find(ctx, st, spec.Volume); err == nil {
+		err = s.bind(v, spec.Store)
 	}
 	if err != nil {
-		return t, nil, err
+		return v, t, nil, err
 	}
 	busy := s.moveAside(ctx, st, v.ID)
 	if busy != nil && !errs.Is(busy, errs.Conflict) {
-		return t, nil, busy
+		return v, t, nil, busy
 	}
-	gone, err := filepath.Glob(filepath.Join(s.VolumeDir(v.ID), "*"+discarded))
+	names, err := s.Stranded(v.ID)
+	gone, gerr := filepath.Glob(filepath.Join(s.VolumeDir(v.ID), "*"+discarded))
+	err = errors.Join(err, gerr)
 	for _, dir := range gone {
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
-	if err != nil {
-		return t, nil, errs.Wrap(err, "remove a discarded log")
-	}
-	names, err := s.Stranded(v.ID)
-	if err != nil {
-		return t, nil, err
-	}
 	switch {
+	case err != nil:
 	case len(names) == 0 && busy != nil:
-		return t, nil, errs.New(errs.Conflict, "a process of this machine has volume %s open: %w", v.Label(), busy).
+		err = errs.New(errs.Conflict, "a process of this machine has volume %s open: %w", v.Label(), busy).
 			WithHint("`r lsvd detach %s --force` closes it, if the daemon has it", v.Label())
-	case len(names) == 0 || snapshot != "" && !slices.Contains(names, snapshot):
-		return t, nil, none
-	case snapshot == "" && len(names) > 1:
-		return t, nil, errs.New(errs.FailedPrecondition, "this machine has %d stranded logs of volume %s", len(names), v.Label()).
+	case len(names) == 0 || spec.Snapshot != "" && !slices.Contains(names, spec.Snapshot):
+		err = errs.New(errs.NotFound, "this machine has no stranded log of volume %s", v.Label()).
+			WithHint("a log is stranded on the machine that had the volume open when another one took it over; is it the right --state-dir?")
+	case spec.Snapshot == "" && len(names) > 1:
+		err = errs.New(errs.FailedPrecondition, "this machine has %d stranded logs of volume %s", len(names), v.Label()).
 			WithHint("name one of them: %s", v.Label()+"@"+strings.Join(names, ", "+v.Label()+"@"))
-	case snapshot == "":
-		snapshot = names[0]
+	case spec.Snapshot == "":
+		spec.Snapshot = names[0]
 	}
-	t, _ = lsvd.ParseTakeover(snapshot)
+	if err != nil {
+		return v, t, nil, err
+	}
+	t, _ = lsvd.ParseTakeover(spec.Snapshot)
 	logs, err := s.OpenLog(s.strandedDir(v.ID, t))
 	if err == nil {
 		lock, err = logs.Lock()
 	}
-	return t, lock, errs.Wrap(err, "stranded log %s", snapshot)
-}
-
-// SalvageSpec says which stranded log becomes which volume.
-type SalvageSpec struct {
-	Store    string // URL, as OpenStore returns it
-	Volume   string // name or ID of the volume of the log
-	Snapshot string // of the takeover that left the log out; empty: the only one
-	As       string // name of the new volume
-	Options  lsvd.Options
-}
-
-// Salvage makes a volume with everything that a stranded log has: a clone of the
-// snapshot of its takeover, to which it applies the writes of the log. The volume gets
-// its name when it is whole. What a call that was killed has left is removed by the
-// next one. The log stays.
-func (s *State) Salvage(ctx context.Context, st store.Store, spec SalvageSpec) (id lsvd.ID, t lsvd.Takeover, out lsvd.Salvaged, err error) {
-	v, err := catalog.Find(ctx, st, spec.Volume)
-	if err == nil {
-		err = CheckKey(v, spec.Options.Key)
-	}
 	if err != nil {
-		return id, t, out, err
+		return v, t, nil, errs.Wrap(err, "stranded log %s", t)
 	}
-	t, lock, err := s.stranded(ctx, st, v, spec.Store, spec.Snapshot)
-	if err != nil {
-		return id, t, out, err
+	if err = s.removeLeftover(ctx, st, v.ID, t); err != nil {
+		lock.Close()
 	}
-	defer lock.Close()
-	if err := s.removeLeftover(ctx, st, v.ID, t); err != nil {
-		return id, t, out, err
-	}
-	id, err = catalog.Make(ctx, st, spec.As, func(id lsvd.ID) (err error) {
-		if err := WriteJSON(filepath.Join(s.strandedDir(v.ID, t), salvageFile), id.String()); err != nil {
-			return err
-		}
-		out, err = s.fill(ctx, st, spec, v, t, id)
-		return err
-	})
-	if err != nil {
-		return id, t, out, errors.Join(err, s.removeLeftover(context.WithoutCancel(ctx), st, v.ID, t))
-	}
-	return id, t, out, s.removeLeftover(ctx, st, v.ID, t)
-}
-
-// fill makes the volume id of the stranded log.
-func (s *State) fill(ctx context.Context, st store.Store, spec SalvageSpec, v *catalog.Volume, t lsvd.Takeover, id lsvd.ID) (out lsvd.Salvaged, err error) {
-	err = lsvd.Clone(ctx, st, v.ID, t.String(), id, spec.Options.Key)
-	if errs.Is(err, errs.NotFound) {
-		return out, errs.New(errs.NotFound, "the snapshot %s@%s, which the log goes on from, was deleted", v.Label(), t).
-			WithHint("without it the log cannot be read as a disk; --discard removes the log")
-	}
-	if err != nil {
-		return out, err
-	}
-	d, err := s.Open(ctx, st, Spec{Store: spec.Store, Volume: id.String(), Key: spec.Options.Key, Options: spec.Options})
-	if err != nil {
-		return out, err
-	}
-	logs, err := s.OpenLog(s.strandedDir(v.ID, t))
-	if err == nil {
-		out, err = lsvd.Salvage(ctx, logs, v.ID, t, d)
-	}
-	if err != nil {
-		now, end := context.WithCancel(ctx)
-		end()
-		d.Device.Close(now) // what it has is removed
-		return out, err
-	}
-	return out, d.Close(ctx)
+	return v, t, lock, err
 }
 
 // removeLeftover removes the volume that a salvage was making of a stranded log, unless it
@@ -194,11 +197,7 @@ func (s *State) removeLeftover(ctx context.Context, st store.Store, id lsvd.ID, 
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var text string
-	if err == nil {
-		err = json.Unmarshal(b, &text)
-	}
-	made, perr := lsvd.ParseID(text)
+	made, perr := lsvd.ParseID(strings.Trim(string(b), "\"\n"))
 	if err = errors.Join(err, perr); err != nil {
 		return errs.Wrap(err, "read %s", path)
 	}
@@ -210,29 +209,6 @@ func (s *State) removeLeftover(ctx context.Context, st store.Store, id lsvd.ID, 
 		err = os.Remove(path)
 	}
 	return errs.Wrap(err, "remove the volume of a salvage that did not end")
-}
-
-// DiscardStranded removes a stranded log for good, and returns its takeover. If a call is
-// killed, the next one, or a Salvage, removes the rest.
-func (s *State) DiscardStranded(ctx context.Context, st store.Store, url, volume, snapshot string) (t lsvd.Takeover, err error) {
-	v, err := catalog.Find(ctx, st, volume)
-	if err != nil {
-		return t, err
-	}
-	t, lock, err := s.stranded(ctx, st, v, url, snapshot)
-	if err != nil {
-		return t, err
-	}
-	defer lock.Close()
-	if err := s.removeLeftover(ctx, st, v.ID, t); err != nil {
-		return t, err
-	}
-	// No part of a log may look like one that ends there.
-	gone := s.strandedDir(v.ID, t) + discarded
-	if err = os.Rename(s.strandedDir(v.ID, t), gone); err == nil {
-		err = os.RemoveAll(gone)
-	}
-	return t, errs.Wrap(err, "discard the stranded log %s", t)
 }
 
 // Discard removes a volume that nothing else uses, its objects and its log here.

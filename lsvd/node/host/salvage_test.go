@@ -69,7 +69,7 @@ func (e *strandedEnv) spec() host.Spec {
 }
 
 func (e *strandedEnv) salvage(ctx context.Context, st store.Store, snapshot, as string) error {
-	_, _, _, err := e.mine.Salvage(ctx, st, host.SalvageSpec{Store: e.url, Volume: "x", Snapshot: snapshot, As: as, Options: smallLogs})
+	_, _, _, err := e.mine.Salvage(ctx, st, host.SalvageSpec{Spec: e.spec(), Snapshot: snapshot, As: as})
 	return err
 }
 
@@ -161,7 +161,7 @@ func TestStrandedLogs(t *testing.T) {
 		t.Errorf("salvage without the snapshot: %v", err)
 	}
 	for _, n := range names {
-		if _, err := e.mine.DiscardStranded(ctx, e.st, e.url, "x", n); err != nil {
+		if _, err := e.mine.DiscardStranded(ctx, e.st, host.SalvageSpec{Spec: e.spec(), Snapshot: n}); err != nil {
 			t.Fatal(err)
 		}
 	}
