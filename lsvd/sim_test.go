@@ -187,6 +187,9 @@ func (s *sim) open(acceptLoss bool) Recovery {
 		d, rec, err := Open(s.ctx(), s.st, s.log, s.id, opts)
 		if err == nil {
 			s.d = d
+			if !acceptLoss {
+				return rec
+			}
 			for n, t := range s.takeovers() {
 				if _, known := s.snaps[n]; !known && t.Durable < uint64(len(s.history)) {
 					s.snaps[n] = s.history[t.Durable]
