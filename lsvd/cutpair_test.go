@@ -102,6 +102,10 @@ func TestWholeCut(t *testing.T) {
 		if rec.Adopted < 2 {
 			s.fatal("recovered %+v", rec)
 		}
+		for n := range s.takeovers() { // it has the segments too
+			s.check("delete snapshot", DeleteSnapshot(s.ctx(), s.mem, s.id, n))
+			delete(s.snaps, n)
+		}
 		// The blocks of the second are written again: it is dead as a whole, and
 		// goes without GC.
 		s.put(100, 8)

@@ -329,7 +329,7 @@ func TestTwoOwners(t *testing.T) {
 		for range 5 {
 			s.change()
 		}
-		old := s.d
+		old, lost := s.d, s.history[s.last()]
 		other := newSim(t, seed) // another host: same store and volume, no log
 		other.fs.Kill()
 		other.fs.Wipe()
@@ -360,6 +360,21 @@ func TestTwoOwners(t *testing.T) {
 		// The loser's log is of a history that went another way.
 		other.check("close", other.d.Close(s.ctx()))
 		s.fs.Kill()
+		_, rec, err = Open(s.ctx(), s.st, s.log, s.id, s.opts)
+		if !errs.Is(err, errs.FailedPrecondition) || rec.Stranded == nil {
+			s.fatal("the loser's log is used: %+v, %v", rec, err)
+		}
+		s.fs.Kill()
+		var id ID
+		random{s.rng}.Read(id[:])
+		s.check("clone", Clone(s.ctx(), s.st, s.id, rec.Stranded.String(), id, s.opts.Key))
+		salvaged, _, err := Open(s.ctx(), s.st, vfssim.New(), id, s.opts)
+		s.check("open the clone", err)
+		_, err = Salvage(s.ctx(), s.log, s.id, *rec.Stranded, salvaged)
+		s.check("salvage", err)
+		s.compare("salvaged", salvaged, lost)
+		s.check("close the clone", salvaged.Close(s.ctx()))
+		s.fs.Wipe()
 		s.history = other.history
 		s.recovered(s.open(false), other.last())
 	}

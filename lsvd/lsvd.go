@@ -28,6 +28,8 @@
 //	chain       the segments after the manifest, by number without gaps
 //	epoch       counts the openings of a volume; one owner each
 //	fence       an object that ends the chain of an earlier epoch
+//	takeover    an opening without the local log, which some other machine may have
+//	stranded    of a log: with writes that a takeover has left out of the volume
 //	reader epoch  readers that may use what was current before a change
 //	local, remote store  one that offers [store.Local]; every other
 //	demand, fill, prefetch  why a frame is in memory: a read needs it; a read
@@ -73,9 +75,11 @@
 // wrote it and says which one it continues, so a log is never replayed after
 // a later owner has opened the volume. If the log is missing where it must be,
 // or a segment is missing or damaged, Open refuses. With AcceptLoss it gives the
-// longest exact prefix and reports the loss. Open does not read all that the log
-// promised to be durable: reads and uploads verify it. If it is damaged then, the
-// disk fails, and Open refuses it from then on.
+// longest exact prefix and reports the loss. If the log is missing, Open keeps that
+// state as a snapshot: where the log turns up, it is refused, and [Salvage] applies it to
+// a clone. Open does not read all that the log promised to be durable: reads and
+// uploads verify it. If it is damaged then, the disk fails, and Open refuses it from
+// then on.
 //
 // # Path of a read
 //

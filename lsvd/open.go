@@ -37,6 +37,10 @@ type Recovery struct {
 	LostAfter bool   // chain or log had more, which is damaged or missing
 	Damaged   bool   // of these, damaged. A missing segment may have been on its way when its owner ended
 
+	// Stranded is set if Open has refused the log, which has writes that a takeover has
+	// left out of the volume. The log is for [Salvage]: open the volume with another.
+	Stranded *Takeover
+
 	// Missing are the objects that the manifest names and the store does not
 	// have whole. What only they have is lost: reading it fails.
 	Missing []string
@@ -121,6 +125,13 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if d.size.Load() > MaxSize {
 		return rec, errs.New(errs.Corrupt, "its size is %d", d.size.Load())
 	}
+	if rec.Stranded, err = stranded(ctx, d.st, d.man, found); err != nil {
+		return rec, err
+	}
+	if rec.Stranded != nil {
+		return rec, errs.New(errs.FailedPrecondition, "the local log has writes that are not in the volume since it was opened without this log (snapshot %s)", rec.Stranded).
+			WithHint("move the log aside and salvage it")
+	}
 	chain := d.man.ChainEpoch
 	if rec.LostLog = !d.man.Clean && !found.Has(chain); rec.LostLog {
 		if !d.opts.AcceptLoss {
@@ -168,6 +179,11 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 			return rec, wal.Damaged(rec.Last, promised)
 		}
 		d.logger.Warn("local log ends early: it is damaged", "volume", d.vol.String(), "last", rec.Last, "flushed", promised)
+	}
+	if rec.LostLog {
+		if err := d.keepTakeover(ctx, Takeover{chain, rec.Durable}); err != nil {
+			return rec, err
+		}
 	}
 	d.wal, err = wal.Start(wal.Config{FS: fs, Volume: d.vol, Epoch: d.epoch, PrevEpoch: chain, PrevSeq: rec.Last, FileSize: d.opts.LogFile, Space: d.opts.LogSpace.budget()}, found)
 	if err != nil {

@@ -187,6 +187,14 @@ func (s *sim) open(acceptLoss bool) Recovery {
 		d, rec, err := Open(s.ctx(), s.st, s.log, s.id, opts)
 		if err == nil {
 			s.d = d
+			if !acceptLoss {
+				return rec
+			}
+			for n, t := range s.takeovers() {
+				if _, known := s.snaps[n]; !known && t.Durable < uint64(len(s.history)) {
+					s.snaps[n] = s.history[t.Durable]
+				}
+			}
 			return rec
 		}
 		switch c := errs.ClassOf(err); {
@@ -200,6 +208,18 @@ func (s *sim) open(acceptLoss bool) Recovery {
 			s.faults = 0 // the store gets well
 		}
 	}
+}
+
+// takeovers returns the snapshots that takeovers have kept, by name.
+func (s *sim) takeovers() map[string]Takeover {
+	found := map[string]Takeover{}
+	for i := range s.mem.List(s.ctx(), name.Snapshots(s.id)) {
+		n := strings.TrimPrefix(i.Key, name.Snapshots(s.id))
+		if t, ok := ParseTakeover(n); ok {
+			found[n] = t
+		}
+	}
+	return found
 }
 
 // recovered checks that the disk is exactly what it was after rec.Last, which
@@ -454,12 +474,8 @@ func (s *sim) finish() {
 	s.compare("final", s.d, s.history[s.last()])
 	s.check("close", s.d.Close(ctx))
 	ids := []ID{s.id}
-	for i := 1; i <= s.snapN; i++ {
-		n := fmt.Sprintf("s%d", i)
-		want, ok := s.snaps[n]
-		if !ok {
-			continue
-		}
+	for _, n := range slices.Sorted(maps.Keys(s.snaps)) {
+		want := s.snaps[n]
 		var id ID
 		random{s.rng}.Read(id[:])
 		ids = append(ids, id)

@@ -21,6 +21,9 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 	if err != nil {
 		return err
 	}
+	if _, ok := ParseTakeover(snapshot); ok {
+		return errs.New(errs.InvalidArgument, "snapshot name %q is that of a takeover", snapshot).WithHint("choose another name")
+	}
 	if err := d.usableNow(); err != nil {
 		return err
 	}
@@ -29,38 +32,53 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 	}
 	defer d.pub.unlock()
 	var data []byte // made once: an attempt of unknown outcome is told apart by content
-	return d.retry(ctx, func() error {
+	return d.retry(ctx, func() (err error) {
 		if data == nil {
 			if err := d.drain(ctx, false); err != nil {
 				return err
 			}
 			d.saveBoot(ctx, true)
-			if err := d.checkpoint(ctx, false); err != nil {
+			if data, err = d.snapshotManifest(ctx, key); err != nil {
 				return err
 			}
-			m := d.man.Clone()
-			m.Snapshot, m.Clean, m.Created = true, true, uint64(d.opts.Now().UnixNano())
-			data = m.Encode(key)
-			d.snapped, d.others = d.numbers(), nil
-			d.snapshots++
 		}
-		err := createNamed(ctx, d.st, key, data)
+		err = d.createSnapshot(ctx, key, data)
 		if errs.Is(err, errs.AlreadyExists) {
 			return errs.New(errs.AlreadyExists, "snapshot %q of volume %s exists", snapshot, d.vol)
 		}
-		if err != nil || d.man.Origin == "" {
-			return err
-		}
-		// Delete removes the marks of a clone if it sees no snapshots. It has seen
-		// this one if the volume is still there.
-		if _, err = d.st.GetRange(ctx, name.Manifest(d.vol), 0, manifest.HeadSize); errs.Is(err, errs.NotFound) {
-			if err := d.st.Delete(ctx, key); err != nil {
-				return err
-			}
-			return d.fail(errs.New(errs.NotFound, "volume %s was deleted", d.vol))
-		}
 		return err
 	})
+}
+
+// snapshotManifest returns the manifest of a snapshot of what the store has. The caller
+// holds pub.
+func (d *Device) snapshotManifest(ctx context.Context, key string) ([]byte, error) {
+	if err := d.checkpoint(ctx, false); err != nil {
+		return nil, err
+	}
+	m := d.man.Clone()
+	m.Snapshot, m.Clean, m.Created = true, true, uint64(d.opts.Now().UnixNano())
+	d.snapped, d.others = d.numbers(), nil
+	d.snapshots++
+	return m.Encode(key), nil
+}
+
+// createSnapshot creates a snapshot, unless the volume is deleted. AlreadyExists: there is
+// another one of this name. The caller holds pub.
+func (d *Device) createSnapshot(ctx context.Context, key string, data []byte) error {
+	err := createNamed(ctx, d.st, key, data)
+	if err != nil || d.man.Origin == "" {
+		return err
+	}
+	// Delete removes the marks of a clone if it sees no snapshots. It has seen
+	// this one if the volume is still there.
+	if _, err = d.st.GetRange(ctx, name.Manifest(d.vol), 0, manifest.HeadSize); errs.Is(err, errs.NotFound) {
+		if err := d.st.Delete(ctx, key); err != nil {
+			return err
+		}
+		return d.fail(errs.New(errs.NotFound, "volume %s was deleted", d.vol))
+	}
+	return err
 }
 
 // createNamed creates a manifest, or the keys of a volume, under key. An attempt

@@ -168,7 +168,8 @@ func (b *base) attachDisk(ctx context.Context, req *api.AttachRequest) (*api.Dis
 		return nil, b.PrintJSON(r.Disk)
 	}
 	if r.Disk.LostAfter != nil {
-		b.Notef("attached the disk in its state at sequence number %d; later writes are lost\n", *r.Disk.LostAfter)
+		b.Notef("attached the disk in its state at sequence number %d; later writes are not in it\n", *r.Disk.LostAfter)
 	}
+	b.noteStranded(r.Disk.ID, label(&r.Disk))
 	return &r.Disk, nil
 }

@@ -38,7 +38,7 @@ const closeTimeout = time.Minute
 func New(e *command.Env) *cobra.Command {
 	cmd := command.Group("lsvd", "",
 		newCreate(e), newList(e), newInfo(e), newAttach(e), newServe(e), newDetach(e),
-		newSnapshot(e), newClone(e), newTransfer(e), newResize(e), newFence(e), newRotateKey(e), newImport(e), newExport(e), newCheck(e), newDump(e), newGC(e), newBench(e), newDelete(e), newDaemon(e), newHolder(e))
+		newSnapshot(e), newClone(e), newTransfer(e), newResize(e), newFence(e), newSalvage(e), newRotateKey(e), newImport(e), newExport(e), newCheck(e), newDump(e), newGC(e), newBench(e), newDelete(e), newDaemon(e), newHolder(e))
 	cmd.Long = `Virtual disks: a write is durable in a local log, then stored in immutable segments in an object store (a directory or
 S3). Snapshots and clones copy no data. The commands need no server.
 
@@ -177,21 +177,11 @@ func (b *base) closeDisk(ctx context.Context, d *host.Disk, err *error) {
 	}
 }
 
-// discard removes a temporary volume.
+// discard removes a temporary volume, also after ctx has ended.
 func discard(ctx context.Context, st store.Store, state *host.State, id lsvd.ID) error {
 	ctx, cancel := closing(ctx)
 	defer cancel()
-	v, err := catalog.Find(ctx, st, id.String())
-	if err == nil {
-		err = catalog.Delete(ctx, st, v, true)
-	}
-	if err == nil {
-		_, _, err = lsvd.Sweep(ctx, st)
-	}
-	if err == nil {
-		err = state.Forget(id)
-	}
-	return errs.Wrap(err, "remove the temporary volume %s", id)
+	return state.Discard(ctx, st, id)
 }
 
 // bytesCell returns a number of bytes with a unit.

@@ -68,8 +68,9 @@ func (b *base) openDisk(ctx context.Context, volume string, f *diskFlags, logger
 		return nil, err
 	}
 	if d.Recovery.LostLog || d.Recovery.LostAfter {
-		b.Notef("opened the disk in its state at sequence number %d; later writes are lost\n", d.Recovery.Last)
+		b.Notef("opened the disk in its state at sequence number %d; later writes are not in it\n", d.Recovery.Last)
 	}
+	b.noteStranded(d.Volume.ID.String(), d.Volume.Label())
 	return d, nil
 }
 

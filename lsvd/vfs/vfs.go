@@ -142,7 +142,8 @@ func (d *Dir) SyncDir() error {
 
 // Lock implements [FS].
 func (d *Dir) Lock() (io.Closer, error) {
-	f, err := os.OpenFile(filepath.Join(d.path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	path := filepath.Join(d.path, lockName)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, errs.Wrap(err, "lock log directory")
 	}
@@ -152,6 +153,12 @@ func (d *Dir) Lock() (io.Closer, error) {
 			return nil, errs.New(errs.Conflict, "log directory %s is in use by another process", d.path)
 		}
 		return nil, errs.Wrap(err, "lock log directory")
+	}
+	// The process that had the lock may have moved the directory away with it.
+	mine, err := f.Stat()
+	if now, serr := os.Stat(path); err != nil || serr != nil || !os.SameFile(mine, now) {
+		f.Close()
+		return nil, errs.New(errs.Conflict, "log directory %s was moved when it was locked", d.path).WithHint("try again")
 	}
 	return f, nil
 }

@@ -287,6 +287,14 @@ func (v *Volumes) Delete(ctx context.Context, url, volume string) error {
 	if err != nil {
 		return err
 	}
+	for _, s := range found.Snapshots { // no entity has those of takeovers
+		if _, ok := lsvd.ParseTakeover(s); !ok || !found.Clean {
+			continue
+		}
+		if err := lsvd.DeleteSnapshot(ctx, st, found.ID, s); err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+	}
 	if err := catalog.Delete(ctx, st, found, false); err != nil {
 		return err
 	}

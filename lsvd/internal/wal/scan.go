@@ -81,6 +81,9 @@ func (f *Found) Size() (n int64, err error) {
 	return n, nil
 }
 
+// Empty reports whether there are no files of the volume.
+func (f *Found) Empty() bool { return len(f.files) == 0 }
+
 // Has reports whether there are files of the epoch.
 func (f *Found) Has(epoch uint64) bool {
 	return slices.ContainsFunc(f.files, func(x *File) bool { return x.header.Epoch == epoch })

@@ -4,6 +4,7 @@
 //	<dir>/id                        random identity of this directory
 //	<dir>/volumes/<id>/disk.json    which volume of which store the log is of
 //	<dir>/volumes/<id>/log/         the log; the process that has the disk open holds its lock
+//	<dir>/volumes/<id>/takeover-<epoch>-<sequence>/  a stranded log, see [State.Salvage]
 //	<dir>/volumes/<id>/attached.json  what the daemon opens again (package daemon)
 //
 // The log of a volume is bound to one store: a copy of a store has volumes of
@@ -141,6 +142,16 @@ func (s *State) Open(ctx context.Context, st store.Store, spec Spec) (*Disk, err
 	opts := spec.Options
 	opts.Key = spec.Key
 	dev, rec, err := lsvd.Open(ctx, st, logs, v.ID, opts)
+	if err != nil && rec.Stranded != nil {
+		if err := s.moveAside(ctx, st, v.ID); err != nil {
+			return nil, s.explain(ctx, st, v, err)
+		}
+		if opts.Logger != nil {
+			opts.Logger.Warn("the local log has writes that are not in the volume since another machine took it over: it was moved aside, `r lsvd salvage` makes a volume of it",
+				"volume", v.Label(), "snapshot", rec.Stranded.String(), "directory", s.strandedDir(v.ID, *rec.Stranded))
+		}
+		dev, rec, err = lsvd.Open(ctx, st, logs, v.ID, opts)
+	}
 	if err != nil && (rec.LostLog || rec.LostAfter) {
 		var accepted bool
 		if accepted, err = s.judge(ctx, st, v, spec, rec, err); accepted {
@@ -167,7 +178,11 @@ func (s *State) bind(v *catalog.Volume, url string) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return errs.New(errs.Unavailable, "read the log directory: %w", err)
 		}
-		if slices.ContainsFunc(logs, func(e fs.DirEntry) bool { return e.Name() != "lock" }) {
+		stranded, err := s.Stranded(v.ID)
+		if err != nil {
+			return err
+		}
+		if len(stranded) > 0 || slices.ContainsFunc(logs, func(e fs.DirEntry) bool { return e.Name() != "lock" }) {
 			return errs.New(errs.FailedPrecondition, "the local log of volume %s belongs to the store %s, not to %s", v.Label(), have.Store, url).
 				WithHint("use --store %s; if that store has moved, change it in %s", have.Store, path)
 		}
@@ -222,6 +237,10 @@ func CheckLog(ctx context.Context, dir string, st store.Store, v *catalog.Volume
 // judge decides about a disk that has lost data. It reports true if the caller has
 // accepted the loss; otherwise its error says what is lost.
 func (s *State) judge(ctx context.Context, st store.Store, v *catalog.Volume, spec Spec, rec lsvd.Recovery, err error) (bool, error) {
+	kept := ""
+	if names, err := s.Stranded(v.ID); err == nil && len(names) > 0 {
+		kept = "; this machine has writes from before that: `r lsvd salvage " + v.Label() + "` makes a volume of them"
+	}
 	owner := catalog.OwnerOf(ctx, st, v)
 	elsewhere := rec.LostLog && (owner == nil || owner.State != s.id)
 	switch {
@@ -231,11 +250,11 @@ func (s *State) judge(ctx context.Context, st store.Store, v *catalog.Volume, sp
 		return false, errs.New(errs.FailedPrecondition, "volume %s is open elsewhere: %s; or it was when that machine died", v.Label(), owner).
 			With("reason", "open_elsewhere").
 			WithHint("detach it there (`r lsvd detach %s`), or copy its log directory here. With --take-over this machine gets what the store has: "+
-				"writes there that had not reached the store are lost, and further ones fail", v.Label())
+				"writes there that had not reached the store are lost, and further ones fail%s", v.Label(), kept)
 	case elsewhere:
 		return false, errs.New(errs.FailedPrecondition, "volume %s is open elsewhere, or was when its machine died: its log (epoch %d) is not on this machine", v.Label(), v.Epoch).
 			With("reason", "open_elsewhere").
-			WithHint("open it where it was open last. With --take-over this machine gets what the store has: writes that had not reached the store are lost")
+			WithHint("open it where it was open last. With --take-over this machine gets what the store has: writes that had not reached the store are lost%s", kept)
 	case spec.AcceptLoss:
 		return true, nil
 	case rec.LostLog:
