@@ -148,7 +148,7 @@ func (s *State) Open(ctx context.Context, st store.Store, spec Spec) (*Disk, err
 		}
 		if opts.Logger != nil {
 			opts.Logger.Warn("the local log has writes that are not in the volume since another machine took it over: it was moved aside, `r lsvd salvage` makes a volume of it",
-				"volume", v.Label(), "snapshot", rec.Stranded.String(), "directory", s.strandedDir(v.ID, *rec.Stranded))
+				"volume", v.Label(), "snapshot", rec.Stranded.String(), "dir", s.strandedDir(v.ID, *rec.Stranded))
 		}
 		dev, rec, err = lsvd.Open(ctx, st, logs, v.ID, opts)
 	}

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -91,7 +92,7 @@ func (s *State) DiscardStranded(ctx context.Context, st store.Store, spec Salvag
 	}
 	defer lock.Close()
 	gone := s.strandedDir(v.ID, t) + discarded // no part of a log may look like a whole one
-	if err = os.Rename(s.strandedDir(v.ID, t), gone); err == nil {
+	if err = atomicfile.Rename(s.strandedDir(v.ID, t), gone); err == nil {
 		err = os.RemoveAll(gone)
 	}
 	return t, errs.Wrap(err, "discard the stranded log %s", t)
@@ -132,7 +133,7 @@ func (s *State) moveAside(ctx context.Context, st store.Store, id lsvd.ID) error
 	if err != nil || t == nil {
 		return err
 	}
-	if err := os.Rename(s.LogDir(id), s.strandedDir(id, *t)); err != nil {
+	if err := atomicfile.Rename(s.LogDir(id), s.strandedDir(id, *t)); err != nil {
 		return errs.Wrap(err, "move the stranded log aside")
 	}
 	_, err = s.OpenLog(s.LogDir(id)) // makes an empty one, and both names durable
