@@ -7,12 +7,10 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
-	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
 )
 
@@ -306,41 +304,6 @@ func TestDrainWithoutIngress(t *testing.T) {
 	e.advance(5 * time.Minute)
 	e.succeed(d)
 	e.settled("shop")
-}
-
-// The host of a name is that of the oldest app, so a younger one of another project has no URL.
-func TestNameOfAnotherProject(t *testing.T) {
-	e := newEnv(t)
-	project := &core.Project{Meta: schema.Meta{Name: "other"}}
-	if err := entity.Create(t.Context(), e.store, project); err != nil {
-		t.Fatal(err)
-	}
-	other := &app.App{Meta: schema.Meta{Name: "shop", Project: project.ID}}
-	if err := entity.Create(t.Context(), e.store, other); err != nil {
-		t.Fatal(err)
-	}
-	e.control(e.store)
-	if d := e.succeed(e.deploy("shop", e.source("ok", "web=ok"))); d.Status.URL != "" {
-		t.Errorf("the app of another project answers at %s", d.Status.URL)
-	}
-	if err := entity.Delete(t.Context(), e.store, other); err != nil {
-		t.Fatal(err)
-	}
-	if d := e.succeed(e.deploy("shop", e.source("ok", "web=ok"))); d.Status.URL != "http://shop.localhost/" {
-		t.Errorf("URL %q", d.Status.URL)
-	}
-}
-
-// A server whose ingress has moved corrects the URL.
-func TestIngressMoves(t *testing.T) {
-	e := newEnv(t)
-	stop := e.control(e.store)
-	d := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
-	stop()
-	port := ":8080"
-	e.port.Store(&port)
-	e.control(e.store)
-	e.eventually("the URL is corrected", func() bool { return e.get(d).Status.URL == "http://shop.localhost:8080/" })
 }
 
 // An ingress that does not run has no requests.
