@@ -43,27 +43,27 @@ func (d *Device) deleteDoomed(ctx context.Context) error {
 	}
 	defer d.deleting.unlock()
 	d.mu.Lock()
-	todo := d.doomed
+	batch := d.doomed
 	d.doomed = nil
 	d.mu.Unlock()
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.doomed = append(todo, d.doomed...)
+		d.doomed = append(batch, d.doomed...)
 	}()
 	u := reclaim.NewUsage()
-	if slices.ContainsFunc(todo, func(x doomed) bool { return !x.unshared }) {
+	if slices.ContainsFunc(batch, func(x doomed) bool { return !x.unshared }) {
 		if err := u.AddUsers(ctx, d.st, d.vol, d.vol); err != nil {
 			return err
 		}
 	}
-	for len(todo) > 0 {
-		if x := todo[0]; x.unshared || !u.MayName(x.ref) {
+	for len(batch) > 0 {
+		if x := batch[0]; x.unshared || !u.MayName(x.ref) {
 			if err := d.st.Delete(ctx, x.ref.Key()); err != nil {
 				return err
 			}
 		}
-		todo = todo[1:]
+		batch = batch[1:]
 	}
 	return nil
 }
