@@ -31,7 +31,7 @@ type process struct {
 
 func refreshProcess(t *testing.T, dir, mirror string) *process {
 	t.Helper()
-	p := &process{cmd: exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRefreshProcess$")}
+	p := &process{cmd: exec.CommandContext(t.Context(), os.Args[0])}
 	p.cmd.Env = append(os.Environ(), envRefresh+"="+dir, envMirror+"="+mirror)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = os.Stderr
@@ -61,21 +61,39 @@ func (p *process) kill(t *testing.T) {
 	_ = p.cmd.Wait()
 }
 
-// TestRefreshProcess is the process of refreshProcess.
-func TestRefreshProcess(t *testing.T) {
+// TestMain is also the program of refreshProcess.
+func TestMain(m *testing.M) {
 	dir := os.Getenv(envRefresh)
 	if dir == "" {
-		t.Skip("it is a part of other tests")
+		os.Exit(m.Run())
 	}
+	if err := refreshIn(context.Background(), dir, os.Getenv(envMirror)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// refreshIn refreshes the images in a directory from a mirror; without one it begins a refresh that lasts until the process
+// is killed.
+func refreshIn(ctx context.Context, dir, from string) error {
 	s := New(Config{Dir: dir})
 	progress := func(l string) { fmt.Println(l) }
-	if from := os.Getenv(envMirror); from != "" {
-		mirror{from}.use(must(readHost())(t))
-		must(s.Refresh(t.Context(), false, progress))(t)
-		return
+	if from != "" {
+		h, err := readHost()
+		if err == nil {
+			mirror{from}.use(h)
+			_, err = s.Refresh(ctx, false, progress)
+		}
+		return err
 	}
-	defer must(s.lockRefresh(t.Context(), progress))(t)()
-	must(s.beginRun())(t)
+	unlock, err := s.lockRefresh(ctx, progress)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := s.beginRun(); err != nil {
+		return err
+	}
 	progress("begun")
 	select {} // until it is killed
 }
