@@ -81,8 +81,8 @@ func setsOf(table string) sets {
 	}
 	s := sets{set(1, "policies"), set(2, "filtered"), set(3, "allowed"), set(4, "denied"), set(5, "elsewhere"), set(7, "groups"), set(8, "reach"), set(9, "named")}
 	s.policies.IsMap, s.policies.DataType = true, nftables.TypeVerdict
-	s.groups.IsMap, s.groups.DataType = true, nftables.TypeMark
-	s.reach.KeyType, s.reach.Concatenation = nftables.MustConcatSetType(nftables.TypeMark, nftables.TypeIPAddr), true
+	s.groups.IsMap, s.groups.DataType = true, nftables.TypeClassID
+	s.reach.KeyType, s.reach.Concatenation = nftables.MustConcatSetType(nftables.TypeClassID, nftables.TypeIPAddr), true
 	s.named.HasTimeout = true
 	for _, pairs := range []*nftables.Set{s.allowed, s.denied} {
 		pairs.KeyType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)

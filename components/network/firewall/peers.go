@@ -127,10 +127,14 @@ func (s sets) names(guests []netip.Addr, last time.Duration) content {
 	return c
 }
 
-// toPeer matches packets of a guest to one that its group may connect to.
+// toPeer matches packets of a guest to one that its group may connect to. The group goes by the
+// priority of the packet, since nft 1.0.6 aborts on a key that has the value of a map in it. Nothing
+// else sees it: the kernel sets the priority anew when it forwards a packet.
 func (s sets) toPeer() []expr.Any {
 	return append(source(),
 		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetID: s.groups.ID, SetName: s.groups.Name},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: 1},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: 1},
 		&expr.Payload{DestRegister: secondWord, Base: expr.PayloadBaseNetworkHeader, Offset: destinationOffset, Len: 4},
 		&expr.Lookup{SourceRegister: 1, SetID: s.reach.ID, SetName: s.reach.Name},
 	)

@@ -21,24 +21,24 @@ import (
 //	set filtered { type ipv4_addr }                            # guests with rules of their own
 //	set allowed, denied { type ipv4_addr . ipv4_addr; flags interval }  # guest and network
 //	set elsewhere { type ipv4_addr }                           # guests that are not on the bridge
-//	map groups { type ipv4_addr : mark }                       # guests that reach others (peers.go)
-//	set reach { type mark . ipv4_addr }                        # group, and guest that it reaches: "to a peer" below
+//	map groups { type ipv4_addr : classid }                    # guests that reach others (peers.go)
+//	set reach { type classid . ipv4_addr }                     # group, and guest that it reaches: "to a peer" below
 //	set named { type ipv4_addr; flags timeout }                # guests whose names the proxy answers while it runs
 //
 //	chain guests { type filter hook prerouting priority mangle; policy accept;
 //	  iifname BRIDGE goto own
-//	  ip saddr @elsewhere goto policy
+//	  ip saddr @elsewhere goto egress
 //	}
 //	chain own {
 //	  meta nfproto != ipv4 drop
 //	  ip saddr != SUBNET drop                                  # forged
-//	  goto policy
+//	  goto egress
 //	}
-//	chain policy {
+//	chain egress {
 //	  ct state related meta mark set mark|MARK accept
 //	  ct state established ct direction reply meta mark set mark|MARK accept
 //	  ct state invalid drop
-//	  ip saddr map @groups . ip daddr @reach goto asked        # to a peer
+//	  meta priority set ip saddr map @groups meta priority . ip daddr @reach goto asked  # to a peer
 //	  ip saddr vmap @policies                                  # without policies: goto open
 //	  drop
 //	}
@@ -74,7 +74,7 @@ import (
 //	  oifname BRIDGE ct state established,related accept
 //	  oifname BRIDGE drop                                      # other installations, the network
 //	}
-//	chain redirect { type nat hook prerouting priority dstnat; policy accept;
+//	chain toproxy { type nat hook prerouting priority dstnat; policy accept;
 //	  (to a peer) accept
 //	  ip saddr @filtered udp dport 53 dnat ip to GATEWAY:DNS   # and tcp
 //	  ip saddr @filtered tcp dport 80 dnat ip to GATEWAY:WEB   # and 443
@@ -208,7 +208,7 @@ func (b *builder) guests(c Config, guests map[netip.Addr]egress.Policy) error {
 	filtered(inPairs(s.allowed), goTo("open"))
 	filtered(drop)
 
-	policy := b.chain("policy", "", nil, nil)
+	policy := b.chain("egress", "", nil, nil)
 	policy(state(expr.CtStateBitRELATED), setMark(), accept)
 	policy(established, reply(), setMark(), accept)
 	policy(state(expr.CtStateBitINVALID), drop)
@@ -223,11 +223,11 @@ func (b *builder) guests(c Config, guests map[netip.Addr]egress.Policy) error {
 	own := b.chain("own", "", nil, nil)
 	own([]expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}}}, drop)
 	own(address(sourceOffset, expr.CmpOpNeq, c.Subnet), drop)
-	own(goTo("policy"))
+	own(goTo("egress"))
 
 	hook := b.chain("guests", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityMangle)
 	hook(fromBridge(c), goTo("own"))
-	hook(source(), in(s.elsewhere), goTo("policy"))
+	hook(source(), in(s.elsewhere), goTo("egress"))
 	return s.each(elementsOf(c, guests), b.conn.SetAddElements)
 }
 
@@ -255,7 +255,7 @@ var redirected = []struct {
 
 // redirect adds the chain that leads to the proxy and to the resolver.
 func (b *builder) redirect(c Config) {
-	chain := b.chain("redirect", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	chain := b.chain("toproxy", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	s := setsOf(c.Table)
 	chain(s.toPeer(), verdict(expr.VerdictAccept))
 	if c.Proxy != (Proxy{}) {
