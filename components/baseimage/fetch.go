@@ -129,15 +129,36 @@ type versionList struct {
 	Versions []string  `json:"versions"`
 }
 
+func (s *Store) versionsFile() string { return filepath.Join(s.cfg.Dir, "versions.json") }
+
+// knownVersions are the last answers by product.
+func (s *Store) knownVersions() map[string]versionList {
+	known := map[string]versionList{}
+	if b, err := os.ReadFile(s.versionsFile()); err == nil {
+		_ = json.Unmarshal(b, &known) // a damaged file: ask again
+	}
+	return known
+}
+
+// keepVersions replaces the last answers. A failure shows in the log: they are a cache.
+func (s *Store) keepVersions(known map[string]versionList) {
+	b, err := json.Marshal(known)
+	if err == nil {
+		err = os.MkdirAll(s.cfg.Dir, 0o755)
+	}
+	if err == nil {
+		err = atomicfile.Write(s.versionsFile(), b, 0o644, atomicfile.Volatile)
+	}
+	if err != nil {
+		s.cfg.Logger.Warn("cannot keep the list of versions", "error", err)
+	}
+}
+
 // versions returns the result of list for a product. It calls list at most once
 // per period unless now is set, and uses the last answer when the registry
 // cannot be asked.
 func (s *Store) versions(ctx context.Context, product string, now bool, list func(context.Context) ([]string, error)) ([]string, error) {
-	file := filepath.Join(s.cfg.Dir, "versions.json")
-	known := map[string]versionList{}
-	if b, err := os.ReadFile(file); err == nil {
-		_ = json.Unmarshal(b, &known) // a damaged file: ask again
-	}
+	known := s.knownVersions()
 	old := known[product]
 	if !now && time.Since(old.Asked) < versionsAge && len(old.Versions) > 0 {
 		return old.Versions, nil
@@ -151,15 +172,6 @@ func (s *Store) versions(ctx context.Context, product string, now bool, list fun
 		return nil, err
 	}
 	known[product] = versionList{time.Now(), v}
-	b, err := json.Marshal(known)
-	if err == nil {
-		err = os.MkdirAll(s.cfg.Dir, 0o755)
-	}
-	if err == nil {
-		err = atomicfile.Write(file, b, 0o644, atomicfile.Volatile) // a cache
-	}
-	if err != nil {
-		s.cfg.Logger.Warn("cannot keep the list of versions", "error", err)
-	}
+	s.keepVersions(known)
 	return v, nil
 }

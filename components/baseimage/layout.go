@@ -187,16 +187,24 @@ func (b *builder) finish() error {
 	if err != nil {
 		return err
 	}
+	return writeLayout(b.dir, m)
+}
+
+// imageLayout is the file oci-layout.
+const imageLayout = `{"imageLayoutVersion":"1.0.0"}`
+
+// writeLayout makes a folder with blobs the layout of one image.
+func writeLayout(dir string, manifest ocispec.Descriptor) error {
 	index, err := json.Marshal(ocispec.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{m},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{manifest},
 	})
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(b.dir, ocispec.ImageLayoutFile), []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, ocispec.ImageLayoutFile), []byte(imageLayout), 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(b.dir, ocispec.ImageIndexFile), index, 0o644)
+	return os.WriteFile(filepath.Join(dir, ocispec.ImageIndexFile), index, 0o644)
 }
 
 func (b *builder) json(mediaType string, v any) (ocispec.Descriptor, error) {

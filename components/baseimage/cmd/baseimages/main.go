@@ -4,7 +4,7 @@
 //	baseimages [-dir folder] [-bin folder] [-sandboxes] name...
 //
 // Names are image names of Dockerfiles. Images that do not depend on each other are made at the same time, as many as
-// there are processors.
+// there are processors. Their names are the output.
 package main
 
 import (
@@ -40,6 +40,9 @@ func main() {
 			fmt.Fprintln(os.Stderr, hint)
 		}
 		os.Exit(1)
+	}
+	for _, name := range names {
+		fmt.Println(name)
 	}
 }
 
