@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-image test-vm bench soak seeds load chaos lint generate config validate-config packages package deb image chart release toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-image test-vm bench soak seeds load chaos lint generate config validate-config packages package deb image chart release release-data toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -129,6 +129,9 @@ chart: ## The Helm chart: bin/package/runtime-<version>.tgz
 
 release: ## Archives, Debian packages and clients of this commit, with sums and signature (RELEASE_KEY); ARGS=--unsigned, --check
 	@hack/release.sh $(ARGS)
+
+release-data: toolchain bin/runtime ## The base images for machines that reach no registry; ARGS names some (root, as long as the images take)
+	@hack/release-data.sh $(ARGS)
 
 clean: ## Remove build results of this checkout (the toolchain cache stays)
 	rm -rf bin

@@ -126,6 +126,8 @@ var commands = []entry{
 	{path: "server stop", machine: true, help: "Stop the server of this machine, and everything that it runs"},
 	{path: "server move-store", machine: true, help: "Copy the entities of the stopped server to another store"},
 	{path: "server refresh-images", machine: true, help: "Make base images again that have packages with newer versions"},
+	{path: "server export-images", machine: true, help: "Write the base images of this machine to a file"},
+	{path: "server import-images", machine: true, help: "Take the base images of a file"},
 	{path: "server install", machine: true, help: "Make the server of this machine a service of systemd"},
 	{path: "server upgrade", machine: true, help: "Make this program the server of this machine, while apps go on"},
 	{path: "server uninstall", machine: true, help: "Remove the service of systemd"},

@@ -20,6 +20,8 @@ var Commands = cli.Machine{
 	"server stop":           serverctl.NewStop,
 	"server move-store":     serverctl.NewMoveStore,
 	"server refresh-images": serverctl.NewRefreshImages,
+	"server export-images":  serverctl.NewExportImages,
+	"server import-images":  serverctl.NewImportImages,
 	"server install":        serverctl.NewInstall,
 	"server upgrade":        serverctl.NewUpgrade,
 	"server uninstall":      serverctl.NewUninstall,

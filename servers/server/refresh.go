@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -168,4 +169,23 @@ func RefreshImages(ctx context.Context, cfg *config.Config, dryRun bool, progres
 		return nil, err
 	}
 	return newBases(cfg, bin, nil).Refresh(ctx, dryRun, progress)
+}
+
+// ExportImages writes the base images of a machine as an archive (baseimage.Export). It
+// needs no server.
+func ExportImages(ctx context.Context, cfg *config.Config, w io.Writer, names []string, progress func(string)) ([]baseimage.Archived, error) {
+	bin, err := toolchainDir(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newBases(cfg, bin, nil).Export(ctx, w, names, progress)
+}
+
+// ImportImages gives a machine the images of such an archive (baseimage.Import). It needs no server.
+func ImportImages(ctx context.Context, cfg *config.Config, r io.Reader, progress func(string)) ([]baseimage.Archived, error) {
+	bin, err := toolchainDir(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newBases(cfg, bin, nil).Import(ctx, r, progress)
 }
