@@ -23,6 +23,7 @@ type vscodeWindow struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	output map[string]string // what the script printed, by name
+	log    string            // file with what ssh did
 }
 
 // openWindow connects and has a bash run the script.
@@ -32,7 +33,8 @@ func (c *sshClient) openWindow(t *testing.T, args ...string) *vscodeWindow {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := c.command(t, "ssh", append(append([]string{"-T", "-o", "ConnectTimeout=15", "-o", "ExitOnForwardFailure=yes"}, args...), "ssh@sandbox", "bash")...)
+	log := filepath.Join(t.TempDir(), "ssh.log")
+	cmd := c.command(t, "ssh", append(append([]string{"-E", log, "-o", "LogLevel=DEBUG1", "-T", "-o", "ConnectTimeout=15", "-o", "ExitOnForwardFailure=yes"}, args...), "ssh@sandbox", "bash")...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -48,7 +50,7 @@ func (c *sshClient) openWindow(t *testing.T, args ...string) *vscodeWindow {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &vscodeWindow{cmd: cmd, stdin: stdin, output: map[string]string{}}
+	w := &vscodeWindow{cmd: cmd, stdin: stdin, output: map[string]string{}, log: log}
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil { // of a test that failed
 			_ = cmd.Process.Kill()
@@ -72,7 +74,8 @@ func (w *vscodeWindow) close(t *testing.T) {
 	t.Helper()
 	_ = w.stdin.Close() // bash ends at the end of its input
 	if err := w.cmd.Wait(); err != nil {
-		t.Errorf("the connection of a window: %v", err)
+		b, _ := os.ReadFile(w.log) // without it, the message lacks it
+		t.Errorf("the connection of a window: %v\n%s", err, b[max(0, len(b)-8192):])
 	}
 }
 
