@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"bufio"
 	"io"
 	"net"
 	"sync"
@@ -23,33 +24,18 @@ type stream interface {
 // netStream is a connection of the standard library, such as one with TLS.
 type netStream struct {
 	net.Conn
-	joined []byte
+	w *bufio.Writer // joins small buffers, so that they share records of TLS
 }
 
-// joinBelow is the size up to which buffers are joined, so that they share
-// records of TLS.
-const joinBelow = 16 << 10
+func newNetStream(c net.Conn) *netStream { return &netStream{c, bufio.NewWriterSize(c, 16<<10)} }
 
 func (s *netStream) Writev(b [][]byte) error {
-	s.joined = s.joined[:0]
-	for i, p := range b {
-		small := len(p) <= joinBelow
-		if small {
-			s.joined = append(s.joined, p...)
-		}
-		if len(s.joined) > 0 && (!small || i == len(b)-1) {
-			if _, err := s.Write(s.joined); err != nil {
-				return err
-			}
-			s.joined = s.joined[:0]
-		}
-		if !small {
-			if _, err := s.Write(p); err != nil {
-				return err
-			}
+	for _, p := range b {
+		if _, err := s.w.Write(p); err != nil {
+			return err
 		}
 	}
-	return nil
+	return s.w.Flush()
 }
 
 // socket is a socket with blocking calls: waiting for a request in the kernel

@@ -52,7 +52,7 @@ func (s *Server) serve(ctx context.Context, c net.Conn, cfg *tls.Config) error {
 	x.r = nil
 	plain, ok := x.c.(syscall.Conn)
 	if !ok || x.secure {
-		return x.transmit(ctx, &netStream{Conn: x.c}, early)
+		return x.transmit(ctx, newNetStream(x.c), early)
 	}
 	k, err := takeSocket(plain)
 	if err != nil {
