@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -137,7 +139,7 @@ func (x *session) option(ctx context.Context, opt uint32, data []byte) (begin, e
 	case optStartTLS:
 		return false, false, x.startTLS(ctx, data)
 	case optExportName:
-		e, ok := x.s.export(string(data))
+		e, ok := x.s.exports[string(data)]
 		if !ok {
 			return false, false, errs.New(errs.NotFound, "no export %q", data)
 		}
@@ -156,7 +158,7 @@ func (x *session) option(ctx context.Context, opt uint32, data []byte) (begin, e
 		if len(data) != 0 {
 			return false, false, x.reply(opt, repErrInvalid, nil)
 		}
-		for _, n := range x.s.names() {
+		for _, n := range slices.Sorted(maps.Keys(x.s.exports)) {
 			if err := x.reply(opt, repServer, append(binary.BigEndian.AppendUint32(nil, uint32(len(n))), n...)); err != nil {
 				return false, false, err
 			}
@@ -187,7 +189,7 @@ func (x *session) info(opt uint32, data []byte) (begin, end bool, err error) {
 	if !ok || len(rest) < 2 || len(rest) != 2+2*int(binary.BigEndian.Uint16(rest)) {
 		return false, false, x.reply(opt, repErrInvalid, nil)
 	}
-	e, ok := x.s.export(name)
+	e, ok := x.s.exports[name]
 	if !ok {
 		return false, false, x.reply(opt, repErrUnknown, []byte("there is no such export"))
 	}
@@ -227,7 +229,7 @@ func (x *session) context(opt uint32, data []byte) error {
 	if !ok || len(rest) < 4 || !x.structured {
 		return x.reply(opt, repErrInvalid, nil)
 	}
-	if _, ok := x.s.export(name); !ok {
+	if _, ok := x.s.exports[name]; !ok {
 		return x.reply(opt, repErrUnknown, []byte("there is no such export"))
 	}
 	n := binary.BigEndian.Uint32(rest)

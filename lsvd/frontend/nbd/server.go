@@ -24,7 +24,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,12 +41,10 @@ type Export struct {
 	ReadOnly bool
 }
 
-// Server serves exports. It is configured by Add and Remove, also while it runs.
+// Server serves exports.
 type Server struct {
-	logger *slog.Logger
-	conns  atomic.Int32
-
-	mu      sync.Mutex
+	logger  *slog.Logger
+	conns   atomic.Int32
 	exports map[string]Export
 }
 
@@ -56,10 +53,8 @@ func New(logger *slog.Logger) *Server {
 	return &Server{logger: logger, exports: map[string]Export{}}
 }
 
-// Add exports a disk.
+// Add exports a disk. It is called before the server serves.
 func (s *Server) Add(e Export) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if len(e.Name) > maxName {
 		return errs.New(errs.InvalidArgument, "export name of %d bytes", len(e.Name))
 	}
@@ -68,31 +63,6 @@ func (s *Server) Add(e Export) error {
 	}
 	s.exports[e.Name] = e
 	return nil
-}
-
-// Remove hides an export from new connections. Open connections keep it.
-func (s *Server) Remove(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.exports, name)
-}
-
-func (s *Server) export(name string) (Export, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e, ok := s.exports[name]
-	return e, ok
-}
-
-func (s *Server) names() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var names []string
-	for n := range s.exports {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // Serve accepts connections from l, a unix socket, until ctx ends; then it
