@@ -1,14 +1,13 @@
 package loop
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd/frontend/fuse"
@@ -74,48 +73,18 @@ func parseName(name string) (Entry, bool) {
 
 // mounts returns the mounts of this package in this mount namespace.
 func mounts() ([]Entry, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+	all, err := mountinfo.GetMounts(mountinfo.FSTypeFilter(fuse.Type))
 	if err != nil {
 		return nil, errs.Wrap(err, "list mounts")
 	}
-	defer f.Close()
 	var found []Entry
-	s := bufio.NewScanner(f)
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		before, after, ok := strings.Cut(s.Text(), " - ")
-		head, tail := strings.Fields(before), strings.Fields(after)
-		if !ok || len(head) < 5 || len(tail) < 2 || tail[0] != fuse.Type {
-			continue
+	for _, m := range all {
+		if e, ok := parseName(m.Source); ok {
+			e.number, e.Mount = m.Minor, m.Mountpoint
+			found = append(found, e)
 		}
-		e, ok := parseName(tail[1])
-		if !ok {
-			continue
-		}
-		_, minor, _ := strings.Cut(head[2], ":")
-		if e.number, err = strconv.Atoi(minor); err != nil {
-			return nil, errs.Wrap(err, "list mounts")
-		}
-		e.Mount = unescape(head[4])
-		found = append(found, e)
 	}
-	return found, errs.Wrap(s.Err(), "list mounts")
-}
-
-// unescape undoes how the kernel writes spaces and the like: \040.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(c))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
+	return found, nil
 }
 
 // Sweep takes away the attachments of an owner, but those of volumes that keep
