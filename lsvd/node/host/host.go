@@ -71,13 +71,8 @@ func identity(path string) (string, error) {
 		}
 		var id [8]byte
 		rand.Read(id[:])
-		tmp := path + "." + hex.EncodeToString(id[:])
-		if err := os.WriteFile(tmp, []byte(hex.EncodeToString(id[:])+"\n"), 0o600); err != nil {
-			return "", errs.New(errs.Unavailable, "identity of the disk directory: %w", err)
-		}
-		err = os.Link(tmp, path) // another process may be first
-		os.Remove(tmp)
-		if err != nil && !errors.Is(err, fs.ErrExist) {
+		err = atomicfile.Write(path, []byte(hex.EncodeToString(id[:])+"\n"), 0o600, atomicfile.NoReplace)
+		if err != nil && !errors.Is(err, fs.ErrExist) { // another process may be first
 			return "", errs.New(errs.Unavailable, "identity of the disk directory: %w", err)
 		}
 	}
