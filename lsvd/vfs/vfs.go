@@ -76,12 +76,7 @@ func OpenDir(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, errs.Wrap(err, "open log directory")
 	}
-	parent, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, errs.Wrap(err, "open log directory")
-	}
-	defer parent.Close()
-	if err := parent.Sync(); err != nil {
+	if err := syncDir(filepath.Dir(path)); err != nil {
 		return nil, errs.Wrap(err, "open log directory")
 	}
 	return &Dir{path: path}, nil
@@ -131,13 +126,15 @@ func fileError(err error, doing, name string) error {
 }
 
 // SyncDir implements [FS].
-func (d *Dir) SyncDir() error {
-	f, err := os.Open(d.path)
+func (d *Dir) SyncDir() error { return errs.Wrap(syncDir(d.path), "sync log directory") }
+
+func syncDir(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
-		return errs.Wrap(err, "sync log directory")
+		return err
 	}
 	defer f.Close()
-	return errs.Wrap(f.Sync(), "sync log directory")
+	return f.Sync()
 }
 
 // Lock implements [FS].
