@@ -66,22 +66,18 @@ func CheckName(s string) error {
 
 // Create makes an empty volume with a name; with a key it is encrypted.
 func Create(ctx context.Context, st store.Store, volume string, size int64, key []byte) (lsvd.ID, error) {
-	return create(ctx, st, volume, func(id lsvd.ID) error { return lsvd.Create(ctx, st, id, size, key) })
+	return Make(ctx, st, volume, func(id lsvd.ID) error { return lsvd.Create(ctx, st, id, size, key) })
 }
 
 // Clone makes a volume with a name and the content of a snapshot. key is that of
 // an encrypted volume.
 func Clone(ctx context.Context, st store.Store, from lsvd.ID, snapshot, volume string, key []byte) (lsvd.ID, error) {
-	return create(ctx, st, volume, func(id lsvd.ID) error { return lsvd.Clone(ctx, st, from, snapshot, id, key) })
+	return Make(ctx, st, volume, func(id lsvd.ID) error { return lsvd.Clone(ctx, st, from, snapshot, id, key) })
 }
 
 // Make makes a volume by f, which leaves nothing if it fails, and names it
 // when it is complete: until then no lookup of the name finds it.
 func Make(ctx context.Context, st store.Store, volume string, f func(lsvd.ID) error) (lsvd.ID, error) {
-	return create(ctx, st, volume, f)
-}
-
-func create(ctx context.Context, st store.Store, volume string, f func(lsvd.ID) error) (lsvd.ID, error) {
 	if err := CheckName(volume); err != nil {
 		return lsvd.ID{}, err
 	}
