@@ -3,6 +3,7 @@ package s3
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"os"
 	"strings"
@@ -30,7 +31,7 @@ func credentials(ctx context.Context, file, profile, region string) (p aws.Crede
 	if file == "" {
 		return fromChain(ctx, profile, region)
 	}
-	profile = first(profile, os.Getenv("AWS_PROFILE"), "default")
+	profile = cmp.Or(profile, os.Getenv("AWS_PROFILE"), "default")
 	read := func(context.Context) (aws.Credentials, error) { return fromFile(file, profile) }
 	if _, err := read(ctx); err != nil {
 		return nil, "", err

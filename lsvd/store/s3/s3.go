@@ -46,6 +46,7 @@ package s3
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -124,15 +125,6 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-func first(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
-}
-
 // Check reports what is wrong with c itself, without reading the files that it
 // names or asking the server.
 func (c *Config) Check() error {
@@ -147,7 +139,7 @@ func (c *Config) Check() error {
 }
 
 func (c *Config) endpoint() string {
-	return first(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"))
+	return cmp.Or(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"))
 }
 
 // connect makes the client. It sends nothing to the store; credentials may come
@@ -167,13 +159,13 @@ func connect(ctx context.Context, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	region := first(c.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
+	region := cmp.Or(c.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
 	creds, configured, err := credentials(ctx, c.Credentials, c.Profile, region)
 	if err != nil {
 		return nil, err
 	}
 	o := s3.Options{
-		Region:       first(region, configured, "us-east-1"),
+		Region:       cmp.Or(region, configured, "us-east-1"),
 		Credentials:  creds,
 		HTTPClient:   client,
 		UsePathStyle: c.PathStyle,
