@@ -1,12 +1,10 @@
 package s3
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -32,7 +30,7 @@ func credentials(ctx context.Context, file, profile, region string) (p aws.Crede
 		return fromChain(ctx, profile, region)
 	}
 	profile = cmp.Or(profile, os.Getenv("AWS_PROFILE"), "default")
-	read := func(context.Context) (aws.Credentials, error) { return fromFile(file, profile) }
+	read := func(ctx context.Context) (aws.Credentials, error) { return fromFile(ctx, file, profile) }
 	if _, err := read(ctx); err != nil {
 		return nil, "", err
 	}
@@ -65,50 +63,23 @@ func fromChain(ctx context.Context, profile, region string) (p aws.CredentialsPr
 	return cfg.Credentials, cfg.Region, nil
 }
 
-// fromFile reads one section of a file like ~/.aws/credentials. Errors name
-// lines and never show what is in them.
-func fromFile(file, profile string) (aws.Credentials, error) {
-	c := aws.Credentials{Source: file, CanExpire: true, Expires: time.Now().Add(reread)}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return c, errs.New(errs.FailedPrecondition, "read the credentials: %w", err)
+// fromFile reads one section of a file like ~/.aws/credentials. Errors never show
+// what is in it.
+func fromFile(ctx context.Context, file, profile string) (aws.Credentials, error) {
+	if f, err := os.Open(file); err != nil { // the SDK takes it for empty
+		return aws.Credentials{}, errs.New(errs.FailedPrecondition, "read the credentials: %w", err)
+	} else {
+		f.Close()
 	}
-	section, found := "", false
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || line[0] == '#' || line[0] == ';' {
-			continue
-		}
-		if line[0] == '[' && line[len(line)-1] == ']' {
-			section = strings.TrimSpace(line[1 : len(line)-1])
-			found = found || section == profile
-			continue
-		}
-		key, value, ok := strings.Cut(line, "=")
-		if !ok {
-			return c, errs.New(errs.InvalidArgument, "%s, line %d: neither [section] nor key = value", file, n)
-		}
-		if section != profile {
-			continue
-		}
-		switch value = strings.TrimSpace(value); strings.ToLower(strings.TrimSpace(key)) {
-		case "aws_access_key_id":
-			c.AccessKeyID = value
-		case "aws_secret_access_key":
-			c.SecretAccessKey = value
-		case "aws_session_token":
-			c.SessionToken = value
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return c, errs.New(errs.InvalidArgument, "%s: %w", file, err)
-	}
+	c, err := config.LoadSharedConfigProfile(ctx, profile, func(o *config.LoadSharedConfigOptions) {
+		o.CredentialsFiles, o.ConfigFiles = []string{file}, []string{}
+	})
 	switch {
-	case !found:
-		return c, errs.New(errs.InvalidArgument, "%s has no section [%s]", file, profile)
-	case !c.HasKeys():
-		return c, errs.New(errs.InvalidArgument, "%s: section [%s] lacks aws_access_key_id or aws_secret_access_key", file, profile)
+	case errors.As(err, new(config.SharedConfigProfileNotExistError)):
+		return c.Credentials, errs.New(errs.InvalidArgument, "%s has no section [%s]", file, profile)
+	case err != nil || !c.Credentials.HasKeys():
+		return c.Credentials, errs.New(errs.InvalidArgument, "%s: section [%s] lacks aws_access_key_id or aws_secret_access_key", file, profile)
 	}
-	return c, nil
+	c.Credentials.CanExpire, c.Credentials.Expires = true, time.Now().Add(reread)
+	return c.Credentials, nil
 }
