@@ -205,9 +205,7 @@ func List(ctx context.Context, st store.Store) ([]*Volume, error) {
 	}
 	var out []*Volume
 	for _, i := range all {
-		if i.Snapshot == "" {
-			out = append(out, &Volume{VolumeInfo: i, Name: names[i.ID]})
-		}
+		out = append(out, &Volume{VolumeInfo: i, Name: names[i.ID]})
 	}
 	slices.SortFunc(out, func(a, b *Volume) int {
 		if (a.Name == "") != (b.Name == "") {

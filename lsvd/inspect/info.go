@@ -56,20 +56,21 @@ func InfoSnapshot(ctx context.Context, st store.Store, id name.Volume, snapshot 
 	return describe(m, snapshot), nil
 }
 
-// List describes all volumes in st and their snapshots, each volume before
-// its own. One whose manifest cannot be read has Err set; only an error of the
-// listing is returned.
+// List describes all volumes in st, with the names of their snapshots. One whose
+// manifest cannot be read has Err set; only an error of the listing is returned.
 func List(ctx context.Context, st store.Store) ([]VolumeInfo, error) {
 	var out []VolumeInfo
-	at := map[name.Volume]int{} // of volumes in out
-	snapshots := map[name.Volume][]VolumeInfo{}
-	var order []name.Volume
+	snapshots := map[name.Volume][]string{}
 	for i, err := range st.List(ctx, name.Manifests) {
 		if err != nil {
 			return nil, err
 		}
 		id, snapshot, ok := name.ParseManifest(i.Key)
 		if !ok {
+			continue
+		}
+		if snapshot != "" {
+			snapshots[id] = append(snapshots[id], snapshot)
 			continue
 		}
 		m, _, err := manifest.Load(ctx, st, i.Key)
@@ -79,33 +80,14 @@ func List(ctx context.Context, st store.Store) ([]VolumeInfo, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		v := VolumeInfo{ID: id, Snapshot: snapshot, Err: err}
+		v := VolumeInfo{ID: id, Err: err}
 		if err == nil {
-			v = describe(m, snapshot)
+			v = describe(m, "")
 		}
-		if _, seen := snapshots[id]; !seen {
-			order = append(order, id)
-			snapshots[id] = nil
-		}
-		if snapshot != "" {
-			snapshots[id] = append(snapshots[id], v)
-			continue
-		}
-		at[id] = len(out)
+		v.Snapshots = snapshots[id] // their keys come before that of the volume
 		out = append(out, v)
 	}
-	var sorted []VolumeInfo
-	for _, id := range order {
-		if i, ok := at[id]; ok {
-			v := out[i]
-			for _, s := range snapshots[id] {
-				v.Snapshots = append(v.Snapshots, s.Snapshot)
-			}
-			sorted = append(sorted, v)
-		}
-		sorted = append(sorted, snapshots[id]...)
-	}
-	return sorted, nil
+	return out, nil
 }
 
 func describe(m *manifest.Manifest, snapshot string) VolumeInfo {
