@@ -172,25 +172,19 @@ func (c *checker) objects(ctx context.Context) error {
 	}
 	step()
 	for _, r := range c.maps {
-		n, err := c.checkMap(ctx, r)
-		if err := c.note(ctx, r, err); err != nil {
+		if err := c.read(ctx, r, func(b []byte) error { return manifest.VerifyCheckpoint(r, c.keys, b) }); err != nil {
 			return err
 		}
-		c.report.Checked += n
 	}
 	for _, r := range c.boots {
-		n, err := c.checkBoot(ctx, r)
-		if err := c.note(ctx, r, err); err != nil {
+		if err := c.read(ctx, r, func(b []byte) error { return checkBoot(r, b) }); err != nil {
 			return err
 		}
-		c.report.Checked += n
 	}
 	for _, s := range c.segments {
-		n, err := c.checkSegment(ctx, &s)
-		if err := c.note(ctx, s.Ref, err); err != nil {
+		if err := c.read(ctx, s.Ref, func(b []byte) error { return c.checkSegment(&s, b) }); err != nil {
 			return err
 		}
-		c.report.Checked += n
 		done += s.Size
 		step()
 	}
@@ -233,8 +227,19 @@ func (c *checker) counts(ctx context.Context, v view) error {
 	return nil
 }
 
-// note records damage and passes on every other error.
-func (c *checker) note(ctx context.Context, r name.Ref, err error) error {
+// read reads and checks a whole object. It records damage and returns every other
+// error.
+func (c *checker) read(ctx context.Context, r name.Ref, check func(b []byte) error) error {
+	n := 0
+	err := store.RetryCorrupt(func() error {
+		b, _, err := c.st.Get(ctx, r.Key())
+		if err != nil {
+			return err
+		}
+		n = len(b)
+		return check(b)
+	})
+	c.report.Checked += int64(n)
 	missing := errs.Is(err, errs.NotFound)
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -246,73 +251,47 @@ func (c *checker) note(ctx context.Context, r name.Ref, err error) error {
 	return err
 }
 
-func (c *checker) checkMap(ctx context.Context, r name.Ref) (n int64, err error) {
-	err = store.RetryCorrupt(func() error {
-		b, _, err := c.st.Get(ctx, r.Key())
-		if err != nil {
-			return err
-		}
-		n = int64(len(b))
-		return manifest.VerifyCheckpoint(r, c.keys, b)
-	})
-	return n, err
-}
-
-func (c *checker) checkBoot(ctx context.Context, r name.Ref) (n int64, err error) {
-	err = store.RetryCorrupt(func() error {
-		b, _, err := c.st.Get(ctx, r.Key())
-		if err == nil {
-			n = int64(len(b))
-			_, err = boot.Decode(r, b)
-		}
-		return err
-	})
+func checkBoot(r name.Ref, b []byte) error {
+	_, err := boot.Decode(r, b)
 	switch {
 	case errs.Is(err, errs.FailedPrecondition):
-		return n, nil // of a newer version: for newer programs
+		return nil // of a newer version: for newer programs
 	case errs.Is(err, errs.Corrupt):
 		err = errs.New(errs.Corrupt, "%w; it is only a hint, no data depends on it, and the next use of the disk makes it anew", err)
 	}
-	return n, err
+	return err
 }
 
-// checkSegment reads the whole object; where frames can be told apart it
+// checkSegment checks the whole object b; where frames can be told apart it
 // records which are damaged.
-func (c *checker) checkSegment(ctx context.Context, s *manifest.Segment) (n int64, err error) {
-	err = store.RetryCorrupt(func() error {
-		b, _, err := c.st.Get(ctx, s.Ref.Key())
-		if err != nil {
-			return err
+func (c *checker) checkSegment(s *manifest.Segment, b []byte) error {
+	n := int64(len(b))
+	if n != s.Size {
+		return errs.New(errs.Corrupt, "segment %s has %d bytes, not %d", s.Ref, n, s.Size)
+	}
+	x, err := segment.Verify(s.Ref, c.keys, b)
+	if err == nil && (x.Fence || x.Blocks != s.Blocks) {
+		return errs.New(errs.Corrupt, "segment %s is not what the manifest says", s.Ref)
+	}
+	if err == nil && !c.deep {
+		return nil
+	}
+	whole := err
+	if x, _, err = segment.Open(s.Ref, c.keys, n, b); err != nil {
+		return err
+	}
+	bad := map[int]bool{}
+	for i := range x.Frames() {
+		off, size := x.Range(i, i+1)
+		if err := x.DecodeInto(i, b[off:off+size], make([]byte, x.PlainSize(i))); err != nil {
+			bad[i] = true
+			whole = cmp.Or(whole, err)
 		}
-		n = int64(len(b))
-		if n != s.Size {
-			return errs.New(errs.Corrupt, "segment %s has %d bytes, not %d", s.Ref, n, s.Size)
-		}
-		x, err := segment.Verify(s.Ref, c.keys, b)
-		if err == nil && (x.Fence || x.Blocks != s.Blocks) {
-			return errs.New(errs.Corrupt, "segment %s is not what the manifest says", s.Ref)
-		}
-		if err == nil && !c.deep {
-			return nil
-		}
-		whole := err
-		if x, _, err = segment.Open(s.Ref, c.keys, n, b); err != nil {
-			return err
-		}
-		bad := map[int]bool{}
-		for i := range x.Frames() {
-			off, size := x.Range(i, i+1)
-			if err := x.DecodeInto(i, b[off:off+size], make([]byte, x.PlainSize(i))); err != nil {
-				bad[i] = true
-				whole = cmp.Or(whole, err)
-			}
-		}
-		if len(bad) > 0 {
-			c.frames[s.Ref] = bad
-		}
-		return whole
-	})
-	return n, err
+	}
+	if len(bad) > 0 {
+		c.frames[s.Ref] = bad
+	}
+	return whole
 }
 
 // blame finds out whom the damage concerns. What the manifests of now do not
