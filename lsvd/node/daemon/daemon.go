@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,16 +190,12 @@ func (d *Daemon) lock() (*os.File, error) {
 func (d *Daemon) closeAll() error {
 	d.mu.Lock()
 	d.stopped = true
-	all := make([]*disk, 0, len(d.disks))
-	for _, x := range d.disks {
-		all = append(all, x)
-	}
 	d.mu.Unlock()
 	d.retries.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.CloseTimeout)
 	defer cancel()
 	var g errgroup.Group
-	for _, x := range all {
+	for _, x := range d.all() {
 		g.Go(func() error {
 			x.op.Lock()
 			defer x.op.Unlock()
@@ -395,14 +392,15 @@ func (d *Daemon) Get(volume, store string) (Info, error) {
 	return x.info(), nil
 }
 
+func (d *Daemon) all() []*disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.disks))
+}
+
 // List returns all attached disks, by name.
 func (d *Daemon) List() []Info {
-	d.mu.Lock()
-	all := make([]*disk, 0, len(d.disks))
-	for _, x := range d.disks {
-		all = append(all, x)
-	}
-	d.mu.Unlock()
+	all := d.all()
 	out := make([]Info, 0, len(all))
 	for _, x := range all {
 		out = append(out, x.info())
@@ -439,14 +437,8 @@ func (d *Daemon) Resize(ctx context.Context, volume, store string, size int64) e
 // BlockDevices are the devices that processes may use: they wait while no
 // daemon runs, or fail. Those of disks that are not open yet are among them.
 func (d *Daemon) BlockDevices() []string {
-	d.mu.Lock()
-	all := make([]*disk, 0, len(d.disks))
-	for _, x := range d.disks {
-		all = append(all, x)
-	}
-	d.mu.Unlock()
 	var out []string
-	for _, x := range all {
+	for _, x := range d.all() {
 		dev := x.blockDevice()
 		if dev == "" {
 			dev = d.leftDevice(x)
