@@ -52,13 +52,19 @@ func (d *Daemon) reopen(ctx context.Context, x *disk) {
 			}
 		}
 		x.op.Unlock()
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !pause(ctx, wait) {
 			return
 		}
+	}
+}
+
+// pause waits, and is false if ctx has ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -94,14 +100,8 @@ func (d *Daemon) watch(x *disk, dev *host.Disk) {
 		case <-ctx.Done():
 			return
 		}
-		if time.Since(opened) < settled {
-			t := time.NewTimer(lastRetry)
-			defer t.Stop()
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-				return
-			}
+		if time.Since(opened) < settled && !pause(ctx, lastRetry) {
+			return
 		}
 		if d.stopFailed(ctx, x, dev) {
 			d.reopen(all, x)
