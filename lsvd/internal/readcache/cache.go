@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
+
 	"miren.dev/runtime/lsvd/internal/diskcache"
 	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/manifest"
@@ -222,47 +224,29 @@ func (c *Cache) Load(ctx context.Context, parts []Part, stream bool) error {
 	if c.local != nil {
 		parts = c.loadLocal(ctx, parts, stream)
 	}
-	if len(parts) == 0 {
+	if c.manual || len(parts) < 2 {
+		for _, x := range parts {
+			if err := c.load(ctx, x); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
-	failed := make([]error, len(parts))
-	var stop atomic.Bool
-	c.forEachParallel(len(parts), func(i int) {
-		if !stop.Load() {
-			failed[i] = c.load(ctx, parts[i])
-			stop.Store(failed[i] != nil)
-		}
-	})
-	for _, err := range failed {
-		if err != nil {
-			return err
-		}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallelParts)
+	for _, x := range parts {
+		g.Go(func() error {
+			if err := gctx.Err(); err != nil {
+				return err
+			}
+			return c.load(gctx, x)
+		})
 	}
-	return nil
+	return g.Wait()
 }
 
-// forEachParallel calls f for 0 to n-1, up to 32 at a time.
-func (c *Cache) forEachParallel(n int, f func(i int)) {
-	if n <= 1 || c.manual {
-		for i := range n {
-			f(i)
-		}
-		return
-	}
-	const most = 32
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	work := func() {
-		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-			f(i)
-		}
-	}
-	for range min(n, most) - 1 {
-		wg.Go(work)
-	}
-	work()
-	wg.Wait()
-}
+// parallelParts is how many parts of one read are loaded at a time.
+const parallelParts = 32
 
 // load fills what is neither in memory nor in a local store.
 func (c *Cache) load(ctx context.Context, x Part) error {
