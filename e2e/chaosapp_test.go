@@ -37,6 +37,7 @@ type chaosApp struct {
 	previews []*chaosPreview
 	// changing: the server may roll it out by itself, since an operation on its addon has an unknown outcome.
 	changing bool
+	restored bool   // its environment is that of an earlier version
 	addon    string // the addon whose address its environment has; "": none, or it is not known
 }
 
@@ -155,7 +156,7 @@ func (c *chaosClient) rollback(ctx context.Context) {
 	v := c.app.versions[max(0, len(c.app.versions)-1-which)]
 	// Not found: many versions have been made since.
 	out, f := c.op(ctx, false, "app", "rollback", c.app.name, "--to", fmt.Sprintf("v%d", v.number))
-	c.app.addon = ""
+	c.app.addon, c.app.restored = "", true
 	if c.app.rolledOut([]chaosServing{v.chaosServing}, out, f) {
 		c.app.secrets = []string{v.secret}
 		return
