@@ -41,7 +41,7 @@ var chaosKills = []struct {
 }{
 	{4, "server", " server run"}, {1, "ingress", " ingress run"}, {2, "containerd", "/containerd --config"}, {3, "postgres", "postgres"},
 	{1, "buildkitd", "buildkitd"}, {2, "sandbox", "runsc-sandbox"}, {1, "gofer", "runsc-gofer"}, {1, "shim", "containerd-shim"},
-	{2, "disk daemon", " lsvd daemon"},
+	{2, "disk daemon", " lsvd daemon"}, {1, "disk holder", " lsvd holder"},
 }
 
 // chaos is a server on which clients operate while its processes are killed.
@@ -86,7 +86,7 @@ func TestChaos(t *testing.T) {
 		working.Go(func() { clients[i].run(ctx) })
 	}
 	disturbing.Go(func() { c.killAtRandom(ctx, rand.New(rand.NewPCG(*chaosSeed, 1000))) })
-	disturbing.Go(func() { c.watchAddresses(ctx) })
+	disturbing.Go(func() { c.watch(ctx) })
 	working.Wait()
 	disturbing.Wait()
 	if err := c.start(); err != nil {
@@ -96,9 +96,11 @@ func TestChaos(t *testing.T) {
 	for _, client := range clients {
 		client.check()
 	}
+	c.checkNames()
 	c.deleteEverything()
 	c.checkEntities()
 	c.checkHost(before)
+	c.checkSecrets()
 	c.checkDoctor()
 }
 
@@ -150,13 +152,26 @@ func (f *failure) String() string {
 // that r deploy tries again.
 var internal = regexp.MustCompile(`"reason": ?"internal"`)
 
-// call runs r. A command inside a sandbox that fails is a failure without a class.
-func (c *chaos) call(ctx context.Context, dir string, args ...string) (string, *failure) {
+// chaosInput is what a command reads besides its arguments.
+type chaosInput struct {
+	dir   string // it is run here
+	stdin string
+}
+
+func (c *chaos) call(ctx context.Context, args ...string) (string, *failure) {
+	return c.callIn(ctx, chaosInput{}, args...)
+}
+
+// callIn runs r. A command inside a sandbox that fails is a failure without a class.
+func (c *chaos) callIn(ctx context.Context, in chaosInput, args ...string) (string, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, operationLimit)
 	defer cancel()
-	cmd := c.command(ctx, dir, append([]string{"--json"}, args...)...)
+	cmd := c.command(ctx, in.dir, append([]string{"--json"}, args...)...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if in.stdin != "" {
+		cmd.Stdin = strings.NewReader(in.stdin)
+	}
 	err := cmd.Run()
 	if err == nil {
 		return stdout.String(), nil
@@ -249,30 +264,6 @@ func (c *chaos) killOne(kind, command string, which int) {
 	}
 }
 
-// watchAddresses fails the test if two sandboxes have the same address.
-func (c *chaos) watchAddresses(ctx context.Context) {
-	for pause(ctx, 3*time.Second) == nil {
-		out, f := c.call(ctx, "", "entity", "list", "sandbox")
-		if f != nil {
-			continue
-		}
-		var list []chaosEntity
-		if err := json.Unmarshal([]byte(out), &list); err != nil {
-			c.problem("the list of sandboxes: %v", err)
-			return
-		}
-		has := map[string]string{}
-		for _, sb := range list {
-			if a := sb.Status.Address; a != "" && sb.Status.Phase == "running" {
-				if other := has[a]; other != "" {
-					c.problem("%s and %s have the address %s", other, sb.ID, a)
-				}
-				has[a] = sb.ID
-			}
-		}
-	}
-}
-
 // useEverything has the server use each part once, so that the machine then has what stays.
 func (c *chaos) useEverything(source string) {
 	t := c.t
@@ -284,6 +275,8 @@ func (c *chaos) useEverything(source string) {
 	c.r(t, "", "disk", "delete", "first", "--yes")
 	c.r(t, source, "app", "deploy", "--app", "first")
 	c.r(t, "", "app", "delete", "first", "--yes")
+	c.r(t, "", "addon", "create", "valkey", "first", "--size", "64M", "--memory", "96M")
+	c.r(t, "", "addon", "delete", "first", "--yes")
 	c.deleteEverything()
 	c.idle()
 }

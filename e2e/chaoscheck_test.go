@@ -12,14 +12,27 @@ import (
 
 // chaosEntity holds the parts of an entity that TestChaos reads.
 type chaosEntity struct {
-	ID, Name string
-	Status   struct{ Phase, Address string }
+	ID, Name, Project string
+	Spec              struct {
+		Host, Path string // of a route
+		Volumes    []struct {
+			Disk     string
+			ReadOnly bool `json:"read_only"`
+		}
+	}
+	Status struct {
+		Phase, Address string
+		Traffic        []struct {
+			Version, Host string
+			Weight        int
+		}
+	}
 }
 
 // deletedKinds have no entity when all that clients made is deleted.
 var deletedKinds = []string{
-	"app", "app_version", "build", "deploy_lease", "deployment", "disk", "disk_copy", "disk_mount", "disk_snapshot", "route", "sandbox_pool",
-	"snapshot", "task_run", "task_schedule", "tcp_route",
+	"addon", "addon_attachment", "app", "app_version", "build", "deploy_lease", "deployment", "disk", "disk_copy", "disk_mount", "disk_snapshot", "route", "sandbox_pool",
+	"secret", "snapshot", "task_run", "task_schedule", "tcp_route",
 }
 
 // settled is how long everything may take to be as it should, on a busy machine.
@@ -41,7 +54,7 @@ func (c *chaos) delete(kind string, command func(e chaosEntity) []string) {
 			if kind == "sandbox" && over(e) || e.Status.Phase == "deleting" {
 				continue
 			}
-			if _, f := c.call(c.t.Context(), "", command(e)...); f != nil {
+			if _, f := c.call(c.t.Context(), command(e)...); f != nil {
 				failed = errors.Join(failed, fmt.Errorf("%v: %s", command(e), f))
 			}
 		}
@@ -54,6 +67,8 @@ func over(e chaosEntity) bool { return e.Status.Phase == "stopped" || e.Status.P
 
 // deleteEverything deletes what clients made.
 func (c *chaos) deleteEverything() {
+	c.delete("addon", func(e chaosEntity) []string { return []string{"addon", "delete", e.Name, "--yes", "--force"} })
+	c.delete("secret", func(e chaosEntity) []string { return []string{"secret", "delete", e.Name} })
 	c.delete("app", func(e chaosEntity) []string { return []string{"app", "delete", e.Name, "--yes"} })
 	c.delete("sandbox", func(e chaosEntity) []string { return []string{"sandbox", "delete", e.ID} })
 	c.delete("snapshot", func(e chaosEntity) []string { return []string{"snapshot", "delete", e.ID} })
@@ -123,7 +138,7 @@ func (c *chaos) checkHost(before []string) {
 
 // checkDoctor: no check of r doctor fails.
 func (c *chaos) checkDoctor() {
-	out, f := c.call(c.t.Context(), "", "doctor")
+	out, f := c.call(c.t.Context(), "doctor")
 	var found struct {
 		Checks []struct{ Name, Level, Found string }
 	}

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/testsupport/wait"
 )
 
 // chaosClient operates, and knows what was acknowledged. Its names are its own.
@@ -22,13 +19,8 @@ type chaosClient struct {
 	made   int // numbers for names and values
 	boxes  []*chaosBox
 	disks  []*chaosDisk
-	app    string
-	source string
-	// versions are those that may serve: the acknowledged one, and ones whose deployment
-	// has an unknown outcome. It is empty before the first.
-	versions []string
-	deployed bool // one was acknowledged, so the app exists
-	routes   []string
+	addons []*chaosAddon
+	app    chaosApp
 }
 
 // chaosBox is a sandbox with a file.
@@ -46,7 +38,7 @@ type chaosDisk struct {
 }
 
 func newChaosClient(c *chaos, n int, seed uint64, source string) *chaosClient {
-	return &chaosClient{chaos: c, n: n, rng: rand.New(rand.NewPCG(seed, uint64(n))), app: fmt.Sprintf("app-%d", n), source: copySource(c.t, source)}
+	return &chaosClient{chaos: c, n: n, rng: rand.New(rand.NewPCG(seed, uint64(n))), app: newChaosApp(n, copySource(c.t, source))}
 }
 
 const (
@@ -72,7 +64,19 @@ var chaosOperations = []struct {
 	{2, "disk-snapshot", (*chaosClient).snapshotDisk},
 	{1, "disk-clone", (*chaosClient).cloneDisk},
 	{2, "deploy", (*chaosClient).deploy},
+	{3, "app-read", (*chaosClient).readApp},
+	{1, "canary", (*chaosClient).canary},
+	{1, "rollback", (*chaosClient).rollback},
+	{1, "preview", (*chaosClient).changePreviews},
 	{1, "env", (*chaosClient).env},
+	{2, "secret", (*chaosClient).appSecret},
+	{1, "project-secret", (*chaosClient).projectSecret},
+	{1, "addon", (*chaosClient).createAddon},
+	{3, "addon-write", (*chaosClient).writeAddon},
+	{1, "addon-attach", (*chaosClient).attachAddon},
+	{1, "addon-backup", (*chaosClient).backupAddon},
+	{1, "addon-restore", (*chaosClient).restoreAddon},
+	{1, "addon-delete", (*chaosClient).deleteAddon},
 	{1, "scale", (*chaosClient).scaleApp},
 	{1, "restart", (*chaosClient).restartApp},
 	{1, "task", (*chaosClient).runTask},
@@ -107,36 +111,42 @@ func (c *chaosClient) name(what string) string {
 // op runs r and judges how it failed. sure says that nothing but what was acknowledged
 // happened to the object of the operation.
 func (c *chaosClient) op(ctx context.Context, sure bool, args ...string) (string, *failure) {
-	return c.opIn(ctx, "", func() bool { return sure }, args...)
+	return c.opIn(ctx, chaosInput{}, func() bool { return sure }, args...)
 }
 
 // opOn is op on a sandbox.
 func (c *chaosClient) opOn(ctx context.Context, b *chaosBox, args ...string) (string, *failure) {
-	return c.opIn(ctx, "", func() bool { return c.sure(b) }, args...)
+	return c.opIn(ctx, chaosInput{}, func() bool { return c.sure(b) }, args...)
 }
 
-// opIn is op in a directory. It asks sure when the operation has ended, since a process of
+// opIn is op in a directory, or with standard input. It asks sure when the operation has ended, since a process of
 // its object may be killed during the operation.
-func (c *chaosClient) opIn(ctx context.Context, dir string, sure func() bool, args ...string) (string, *failure) {
-	out, f := c.call(ctx, dir, args...)
-	text := fmt.Sprintf("client %d: r %s", c.n, strings.Join(args, " "))
+func (c *chaosClient) opIn(ctx context.Context, in chaosInput, sure func() bool, args ...string) (string, *failure) {
+	out, f := c.callIn(ctx, in, args...)
+	c.judge(strings.Join(args, " "), f, sure())
+	return out, f
+}
+
+// judge notes how a command ended.
+func (c *chaosClient) judge(command string, f *failure, sure bool) {
+	text := fmt.Sprintf("client %d: r %s", c.n, command)
 	class := "ok"
 	if f != nil {
 		class = string(f.Class)
 		c.note("%s: %s", text, f)
-		if !retryable(f, sure()) {
+		if !retryable(f, sure) {
 			c.problem("%s: %s", text, f)
 		}
 		if f.Class == errs.Unavailable { // clients come again later
-			_ = pause(ctx, 300*time.Millisecond)
+			_ = pause(c.t.Context(), 300*time.Millisecond)
 		}
 	} else {
 		c.note("%s: ok", text)
 	}
+	words := strings.Fields(command)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.outcomes[args[0]+" "+args[1]+" "+class]++
-	return out, f
+	c.outcomes[words[0]+" "+words[1]+" "+class]++
 }
 
 // retryable reports whether an operation may fail so: the documentation says that it is
@@ -348,55 +358,6 @@ func (c *chaosClient) cloneDisk(ctx context.Context) {
 	c.checkDisk(clone)
 }
 
-func (c *chaosClient) deploy(ctx context.Context) {
-	version := c.name("r")
-	dockerfile := fmt.Sprintf("FROM scratch\nCOPY load /load\nENV VERSION=%s\nCMD [\"/load\"]\n", version)
-	if err := os.WriteFile(filepath.Join(c.source, "Dockerfile"), []byte(dockerfile), 0o644); err != nil {
-		c.problem("%v", err)
-		return
-	}
-	if _, f := c.opIn(ctx, c.source, func() bool { return true }, "app", "deploy", "--app", c.app); f == nil {
-		c.versions, c.deployed = []string{version}, true
-		return
-	}
-	c.versions = append(c.versions, version)
-}
-
-// ofApp is an operation on the app, if it was deployed.
-func (c *chaosClient) ofApp(ctx context.Context, args ...string) *failure {
-	if !c.deployed {
-		return nil
-	}
-	_, f := c.op(ctx, len(c.versions) == 1, args...)
-	return f
-}
-
-func (c *chaosClient) env(ctx context.Context) {
-	c.ofApp(ctx, "app", "env", "set", "--app", c.app, "AT="+c.name("v"))
-}
-
-func (c *chaosClient) scaleApp(ctx context.Context) {
-	c.ofApp(ctx, "app", "scale", "--app", c.app, fmt.Sprintf("web=%d", 1+c.rng.IntN(2)))
-}
-
-func (c *chaosClient) restartApp(ctx context.Context) { c.ofApp(ctx, "app", "restart", c.app) }
-
-func (c *chaosClient) runTask(ctx context.Context) {
-	c.ofApp(ctx, "task", "run", "once", "--app", c.app, "--detach")
-}
-
-func (c *chaosClient) changeRoutes(ctx context.Context) {
-	host := c.name("host") + ".example.com"
-	if len(c.routes) > 2 {
-		c.op(ctx, false, "route", "delete", c.routes[0])
-		c.routes = c.routes[1:]
-		return
-	}
-	if c.ofApp(ctx, "route", "set", host, "--app", c.app) == nil && c.deployed {
-		c.routes = append(c.routes, host)
-	}
-}
-
 func (c *chaosClient) execute(ctx context.Context) {
 	c.op(ctx, true, "execution", "submit", "--template", "shell", "--", "echo", c.name("execution"))
 }
@@ -417,16 +378,10 @@ func (c *chaosClient) check() {
 			break
 		}
 	}
-	if !c.deployed {
-		return
+	c.checkApp()
+	for _, a := range c.addons {
+		c.checkAddon(a)
 	}
-	wait.NoError(c.t, "the app of client "+fmt.Sprint(c.n)+" serves", func() error {
-		code, body, err := c.get(c.app, "/")
-		if version, _, _ := strings.Cut(body, " "); err != nil || code != 200 || !slices.Contains(c.versions, version) {
-			return fmt.Errorf("%d %.200q %w, want a version of %q", code, body, err, c.versions)
-		}
-		return nil
-	}, wait.Within(settled))
 }
 
 // checkDisk: a disk has its lines, once each and in order.

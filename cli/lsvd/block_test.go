@@ -2,15 +2,20 @@ package lsvd_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/lsvd/frontend/loop"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
@@ -207,4 +212,46 @@ func TestForce(t *testing.T) {
 		t.Errorf("that took %s", took)
 	}
 	ok(t, "check", "data")
+}
+
+// TestKilledHolder kills the holder under a mounted file system: a new one gets the device, so that I/O waits for the
+// successor of a daemon that is killed later.
+func TestKilledHolder(t *testing.T) {
+	need.Tools(t, "mkfs.ext4")
+	dir := blockMachine(t)
+	ok(t, "create", "data", "--size", "64M")
+	device := strings.TrimSpace(ok(t, "attach", "data"))
+	tool(t, "mkfs.ext4", "-q", device)
+	unmount := mount(t, device, filepath.Join(dir, "mnt"))
+	defer unmount()
+	in, err := instance.Find(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		old, err := proc.Find(in.Socket("lsvd", "holder.json"))
+		if err != nil || old == nil {
+			t.Fatalf("the holder: %v, %v", old, err)
+		}
+		if err := syscall.Kill(old.PID(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		wait.Receive(t, "the holder is gone", old.Done())
+		wait.NoError(t, "a new holder has the device", func() error {
+			c, err := holder.Dial(t.Context(), holder.Socket(in.Socket("lsvd")))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			list, err := c.List(t.Context())
+			if err == nil && (len(list) != 1 || !list[0].Owned) {
+				err = fmt.Errorf("it has %+v", list)
+			}
+			return err
+		})
+		want := random(t, filepath.Join(dir, "mnt", "before"), 1<<20)
+		kill(t)
+		write(t, filepath.Join(dir, "mnt", "after"), want) // waits for the daemon that the holder starts
+		same(t, filepath.Join(dir, "mnt", "before"), want)
+	}
 }

@@ -106,6 +106,7 @@ var settings = []struct{ name, value string }{
 	{"unix_socket_permissions", "0700"},
 	{"max_connections", "50"},
 	{"shared_buffers", "64MB"},
+	{"dynamic_shared_memory_type", "mmap"}, // in the data directory: in /dev/shm nothing says whose it is after a kill
 	{"huge_pages", "off"},
 	{"work_mem", "8MB"},
 	{"maintenance_work_mem", "32MB"},

@@ -162,6 +162,28 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
+// TestSharedMemoryIsInTheCluster: PostgreSQL that is killed leaves its shared memory. It must be where the next start or
+// the removal of the cluster removes it, and not in /dev/shm, where nothing says whose it is.
+func TestSharedMemoryIsInTheCluster(t *testing.T) {
+	cfg := config(t)
+	s := start(t, cfg)
+	maps, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.PID()), "maps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(maps), filepath.Join(cfg.data(), "pg_dynshmem")) {
+		t.Error("it has no shared memory below its data directory")
+	}
+	for l := range strings.Lines(string(maps)) {
+		if strings.Contains(l, "/dev/shm/") {
+			t.Errorf("it has shared memory elsewhere: %s", l)
+		}
+	}
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestKilledPostmasterIsRestarted(t *testing.T) {
 	cfg := config(t)
 	s := start(t, cfg)

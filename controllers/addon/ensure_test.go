@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/domain/addons"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -64,4 +65,37 @@ func TestEarlierVersionGetsPresentCredentials(t *testing.T) {
 	if !got["DATABASE_URL"].Equal(now.Spec.Secrets["DATABASE_URL"]) || !got["OTHER"].Equal(old["OTHER"]) || old["DATABASE_URL"].Equal(got["DATABASE_URL"]) {
 		t.Error("the earlier version does not get the present credentials alone")
 	}
+}
+
+// A rollback to a version from before a detach brings back the variables of the addon, which can then be attached
+// again. Variables of another origin stay, and the addon is refused.
+func TestAttachAfterRollback(t *testing.T) {
+	e := newEnv(t)
+	e.user("shop")
+	for _, name := range []string{"db", "other"} {
+		e.create(name)
+	}
+	r := e.reconciler(e.store)
+	e.settle(r, "db", settled)
+	e.settle(r, "other", settled)
+	e.attach()
+	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	shop := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	earlier := shop.Spec.Secrets
+	must(entity.ModifySpec(t.Context(), e.store, must(addons.AttachmentsOf(t.Context(), e.store, shop.GetID()))(e)[0].GetID(), func(x *addon.AddonAttachment) error {
+		x.Spec.Detach = true
+		return nil
+	}))(e)
+	e.settle(r, "db", func(*addon.Addon) bool {
+		return len(must(addons.AttachmentsOf(t.Context(), e.store, shop.GetID()))(e)) == 0
+	})
+	must(entity.ModifySpec(t.Context(), e.store, shop.GetID(), func(a *app.App) error {
+		a.Spec.Secrets = earlier
+		return nil
+	}))(e)
+	if _, err := e.addons.Attach(t.Context(), "", "other", "shop", ""); !errs.Is(err, errs.FailedPrecondition) {
+		t.Errorf("an addon whose variable the app has from another: %v", err)
+	}
+	e.attach()
+	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
 }

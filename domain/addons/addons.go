@@ -222,7 +222,7 @@ func (s *Service) Attach(ctx context.Context, project, name, appName, prefix str
 			}
 			return nil
 		}
-		if err := free(to, a.Spec.Engine, prefix); err != nil {
+		if err := s.free(to, a, prefix); err != nil {
 			return entity.Final(err)
 		}
 		t = NewAttachment(a, to, prefix)
@@ -233,6 +233,18 @@ func (s *Service) Attach(ctx context.Context, project, name, appName, prefix str
 		return err
 	})
 	return t, err
+}
+
+// free refuses if an app has a variable already that the addon would give it. If one has the address of the addon, all
+// of them are of the addon: a rollback to a version from before a detach brings them back.
+func (s *Service) free(to *app.App, a *addon.Addon, prefix string) error {
+	for name := range Variables(a.Spec.Engine, "", "", 0, "", prefix) {
+		value, err := s.Apps.Sealer.Open(to.Spec.Secrets[name])
+		if err == nil && strings.Contains(value, Endpoint(a.Spec.Engine, a.Name)) {
+			return nil
+		}
+	}
+	return free(to, a.Spec.Engine, prefix)
 }
 
 // free refuses if an app has a variable of an engine already.

@@ -2,8 +2,10 @@ package disks
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	"miren.dev/runtime/lsvd/frontend/holder"
 )
@@ -13,8 +15,14 @@ import (
 type lazyHolder struct {
 	spec holder.Spec
 
+	lost chan struct{} // has a value when a holder has ended since watch last read it
+
 	mu     sync.Mutex
 	client *holder.Client
+}
+
+func newHolder(spec holder.Spec) *lazyHolder {
+	return &lazyHolder{spec: spec, lost: make(chan struct{}, 1)}
 }
 
 func (h *lazyHolder) get(ctx context.Context) (*holder.Client, error) {
@@ -34,7 +42,37 @@ func (h *lazyHolder) get(ctx context.Context) (*holder.Client, error) {
 		return nil, err
 	}
 	h.client = c
+	go func() {
+		<-c.Done()
+		select {
+		case h.lost <- struct{}{}:
+		default: // watch has not read the value before yet
+		}
+	}()
 	return c, nil
+}
+
+// holdPause is the time between two attempts to give block devices to a new holder.
+const holdPause = time.Second
+
+// watch has hold give the block devices to a new holder when the holder has ended. Otherwise they would fail with the
+// daemon, since the new holder does not know them. watch returns when ctx ends.
+func (h *lazyHolder) watch(ctx context.Context, logger *slog.Logger, hold func(context.Context) error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.lost:
+		}
+		logger.Warn("the holder of block devices has ended; they are given to a new one")
+		for err := hold(ctx); err != nil && ctx.Err() == nil; err = hold(ctx) {
+			logger.Error("block devices have no holder", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(holdPause):
+			}
+		}
+	}
 }
 
 // Put implements [loop.Holder].

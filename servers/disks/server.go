@@ -74,7 +74,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	held := &lazyHolder{spec: cfg.Holder}
+	held := newHolder(cfg.Holder)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -93,6 +93,10 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error {
 		defer stopServing()
 		return engine.Run(ctx)
+	})
+	g.Go(func() error {
+		held.watch(ctx, cfg.Logger, engine.Hold)
+		return nil
 	})
 	g.Go(func() error {
 		select {

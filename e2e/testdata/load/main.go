@@ -52,6 +52,9 @@ func serveHTTP(ctx context.Context, addr string) error {
 		fmt.Fprintf(w, "%s ", os.Getenv("VERSION"))
 		_, _ = io.Copy(w, r.Body)
 	})
+	mux.HandleFunc("/env", func(w http.ResponseWriter, r *http.Request) { // of TestChaos
+		fmt.Fprintf(w, "%s %s", os.Getenv("VERSION"), os.Getenv(r.FormValue("name")))
+	})
 	mux.HandleFunc("/events", func(w http.ResponseWriter, r *http.Request) { count(ctx, w, r) })
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 		sockets.Add(1)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/frontend/loop"
 	"miren.dev/runtime/lsvd/frontend/nbd"
@@ -86,6 +88,8 @@ type front struct {
 	// detach removes the frontend; it refuses while its device is in use.
 	detach func(ctx context.Context, force bool) error
 	resize func(ctx context.Context) error
+	// hold gives a block device to the holder again; nil for other frontends.
+	hold func(ctx context.Context) error
 }
 
 func newDisk(id lsvd.ID, s Spec) *disk { return &disk{id: id, spec: s, state: Opening} }
@@ -302,8 +306,34 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 			ctx, cancel := context.WithTimeout(ctx, detachTimeout)
 			defer cancel()
 			return a.Detach(ctx)
-		}})
+		},
+		hold: func(ctx context.Context) error { return a.Hold(ctx, d.cfg.Holder) }})
 	return nil
+}
+
+// Hold gives all block devices to the holder again, for when that was restarted and so has none. Disks that are being
+// changed are waited for. Errors: those of [loop.Holder]; then some devices may not be held.
+func (d *Daemon) Hold(ctx context.Context) error {
+	d.mu.Lock()
+	all := slices.Collect(maps.Values(d.disks))
+	d.mu.Unlock()
+	var g errgroup.Group
+	for _, x := range all {
+		g.Go(func() error {
+			x.op.Lock()
+			defer x.op.Unlock()
+			for _, f := range x.fronts {
+				if f.hold == nil {
+					continue
+				}
+				if err := f.hold(ctx); err != nil && !errs.Is(err, errs.Unimplemented) {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // attachOptions say how the block device of a disk is made.
