@@ -10,4 +10,4 @@ PATH="$PWD/bin:$(dirname "$go"):$PATH"
 export PATH RUNTIME_TEST_ALL=1
 
 # Packages whose tests make network namespaces, mounts or cgroups.
-root_re='/(components|testsupport|controllers/sandbox|cli/disk|lsvd/frontend/(fuse|loop|holder))(/|$)'
+root_re='/(components|testsupport|controllers/(retention|sandbox)|cli/disk|lsvd/frontend/(fuse|loop|holder))(/|$)'

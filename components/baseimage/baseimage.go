@@ -33,14 +33,15 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
 // DefaultDir is where images are kept by default.
 const DefaultDir = "/var/cache/runtime/baseimages"
+
+// locksDir is the folder, below that of the images, of their locks.
+const locksDir = "locks"
 
 // generation changes when images must be made again although no recipe changed.
 const generation = "2"
@@ -54,7 +55,9 @@ type Config struct {
 	BinDir string
 	// Registry says when images are pulled instead; empty: RegistryAuto.
 	Registry Policy
-	Logger   *slog.Logger
+	// Groups limits the programs that make images; nil: they have no limits.
+	Groups Groups
+	Logger *slog.Logger
 }
 
 // Image is a base image in its layout directory.
@@ -162,10 +165,10 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, "locks"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, locksDir), 0o755); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
 	}
-	unlock, err := lock(ctx, filepath.Join(s.cfg.Dir, "locks", r.dirName()), func() {
+	unlock, err := lock(ctx, filepath.Join(s.cfg.Dir, locksDir, r.dirName()), func() {
 		progress("waiting for another build of base image " + r.name)
 	})
 	if err != nil {
@@ -183,15 +186,9 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 
 	start := time.Now()
 	progress(fmt.Sprintf("making base image %s %s", r.name, r.version))
-	// Remove what a killed build of this image left; no other build runs under
-	// the lock.
-	old, _ := filepath.Glob(filepath.Join(s.cfg.Dir, ".tmp-"+r.dirName()+"-*"))
-	for _, o := range old {
-		_ = os.RemoveAll(o)
-	}
-	tmp, err := os.MkdirTemp(s.cfg.Dir, ".tmp-"+r.dirName()+"-")
+	tmp, err := s.scratch(r.dirName())
 	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
+		return nil, err
 	}
 	defer os.RemoveAll(tmp)
 	b := &builder{store: s, recipe: r, dir: filepath.Join(tmp, "layout"), scratch: filepath.Join(tmp, "scratch"), progress: progress}
@@ -244,25 +241,16 @@ func load(dir string, r *recipe) (*Image, error) {
 // lock takes the file lock at path, and calls waiting if another process holds
 // it.
 func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
-	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "lock image: %w", err)
-	}
 	for first := true; ; first = false {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, errs.New(errs.Unavailable, "lock image: %w", err)
+		unlock, err := tryLock(path)
+		if err != nil || unlock != nil {
+			return unlock, err
 		}
 		if first {
 			waiting()
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
 			return nil, ctx.Err()
 		case <-time.After(100 * time.Millisecond):
 		}

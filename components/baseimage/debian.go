@@ -13,11 +13,8 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -151,18 +148,16 @@ func (b *builder) run(ctx context.Context, stdin, tool string, args ...string) e
 	}
 	_ = os.Chmod(tmp, 0o1777)
 	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, tool, args...)
-	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch.Unix()))
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &output, &output
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
-	// The death signal is sent when the thread that started the child ends.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := cmd.Run(); err != nil {
+	err := b.store.run(ctx, b.recipe.dirName(), func(cmd *exec.Cmd) {
+		cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch.Unix()))
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &output, &output
+	}, tool, args...)
+	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || errs.Is(err, errs.ResourceExhausted) {
+			return errs.Wrap(err, "%s", filepath.Base(tool))
 		}
 		lines := strings.Split(strings.TrimSpace(output.String()), "\n")
 		return errs.New(errs.Unavailable, "%s: %w", filepath.Base(tool), err).

@@ -193,12 +193,13 @@ func (i *Image) dpkgStatus() ([]byte, error) {
 
 // apt is a private state of the package manager: the lists of packages of a release, without an installed system.
 type apt struct {
-	dir  string
-	args []string
+	store *Store
+	dir   string
+	args  []string
 }
 
 // newApt fetches the lists of a release into a folder.
-func newApt(ctx context.Context, dir string, h *host) (*apt, error) {
+func (s *Store) newApt(ctx context.Context, dir string, h *host) (*apt, error) {
 	for _, d := range []string{"lists/partial", "cache/archives/partial", "state"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, errs.New(errs.Unavailable, "state of apt: %w", err)
@@ -210,7 +211,7 @@ func newApt(ctx context.Context, dir string, h *host) (*apt, error) {
 			return nil, errs.New(errs.Unavailable, "state of apt: %w", err)
 		}
 	}
-	a := &apt{dir: dir}
+	a := &apt{store: s, dir: dir}
 	for _, o := range [][2]string{
 		{"Dir::State", "state"}, {"Dir::State::lists", "lists"}, {"Dir::State::status", "status"}, {"Dir::Cache", "cache"}, {"Dir::Etc::sourcelist", "sources.list"},
 	} {
@@ -223,18 +224,18 @@ func newApt(ctx context.Context, dir string, h *host) (*apt, error) {
 }
 
 func (a *apt) run(ctx context.Context, args ...string) ([]byte, error) {
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, "apt-get", append(slices.Clone(a.args), args...)...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
-	cmd.Stderr, cmd.WaitDelay = &stderr, 10*time.Second
-	out, err := cmd.Output()
+	var stdout, stderr bytes.Buffer
+	err := a.store.run(ctx, refreshName, func(cmd *exec.Cmd) {
+		cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	}, "apt-get", append(slices.Clone(a.args), args...)...)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	if err != nil {
 		return nil, errs.New(errs.Unavailable, "apt-get %s: %w", args[0], err).WithHint("it wrote:\n%s", strings.TrimSpace(stderr.String()))
 	}
-	return out, nil
+	return stdout.Bytes(), nil
 }
 
 // updates returns the packages of an image of which the release has newer versions. status is dpkg's list of the image.
@@ -289,7 +290,7 @@ func (s *Store) Refresh(ctx context.Context, dryRun bool, progress func(string))
 
 // lockRefresh takes the lock of a refresh.
 func (s *Store) lockRefresh(ctx context.Context, progress func(string)) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, "locks"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, locksDir), 0o755); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
 	}
 	return lock(ctx, s.refreshLock(), func() { progress("waiting for another refresh of base images") })
@@ -321,14 +322,9 @@ func (s *Store) remakeOutdated(ctx context.Context, progress func(string)) ([]Ou
 
 // outdated returns the images of which the distribution has newer packages.
 func (s *Store) outdated(ctx context.Context, images []existing, progress func(string)) ([]Outdated, error) {
-	// No other refresh runs: a killed refresh left these folders.
-	old, _ := filepath.Glob(filepath.Join(s.cfg.Dir, ".tmp-refresh-*"))
-	for _, o := range old {
-		_ = os.RemoveAll(o)
-	}
-	tmp, err := os.MkdirTemp(s.cfg.Dir, ".tmp-refresh-")
+	tmp, err := s.scratch(refreshName)
 	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
+		return nil, err
 	}
 	defer os.RemoveAll(tmp)
 	lists := map[string]*apt{}
@@ -341,7 +337,7 @@ func (s *Store) outdated(ctx context.Context, images []existing, progress func(s
 				return nil, err
 			}
 			progress("reading which packages " + e.release + " has now")
-			if a, err = newApt(ctx, filepath.Join(tmp, e.release), h); err != nil {
+			if a, err = s.newApt(ctx, filepath.Join(tmp, e.release), h); err != nil {
 				return nil, err
 			}
 			lists[e.release] = a

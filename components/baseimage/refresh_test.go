@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func TestParseUpdates(t *testing.T) {
@@ -180,6 +181,7 @@ func TestRefresh(t *testing.T) {
 	killed := refreshProcess(t, s.cfg.Dir, m.dir)
 	killed.until(t, "making base image")
 	killed.kill(t)
+	wait.For(t, "its programs have ended", func() bool { return len(programsOf(t, s.cfg.Dir)) == 0 })
 	if ensure().Dir != first.Dir {
 		t.Error("a refresh that was killed changed the image")
 	}

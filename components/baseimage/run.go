@@ -32,8 +32,11 @@ type Run struct {
 
 func (s *Store) runFile() string { return filepath.Join(s.cfg.Dir, "refresh.json") }
 
+// refreshName is the name of the lock of a refresh.
+const refreshName = "refresh"
+
 // refreshLock is the file that a refresh locks.
-func (s *Store) refreshLock() string { return filepath.Join(s.cfg.Dir, "locks", "refresh") }
+func (s *Store) refreshLock() string { return filepath.Join(s.cfg.Dir, locksDir, refreshName) }
 
 // LastRun returns the record of the last refresh; nil if there was none.
 func (s *Store) LastRun() (*Run, error) {

@@ -21,6 +21,7 @@ import (
 const (
 	envRefresh = "BASEIMAGE_TEST_REFRESH" // the directory of the images
 	envMirror  = "BASEIMAGE_TEST_MIRROR"  // the directory of the mirror; empty: it stops before it looks for packages
+	envMake    = "BASEIMAGE_TEST_MAKE"    // instead of a refresh it makes an image
 )
 
 // process is a refresh in a process of its own, which prints its progress.
@@ -31,8 +32,19 @@ type process struct {
 
 func refreshProcess(t *testing.T, dir, mirror string) *process {
 	t.Helper()
+	return startProcess(t, envRefresh+"="+dir, envMirror+"="+mirror)
+}
+
+// makerProcess is a process that makes an image in a directory.
+func makerProcess(t *testing.T, dir string) *process {
+	t.Helper()
+	return startProcess(t, envRefresh+"="+dir, envMake+"=yes")
+}
+
+func startProcess(t *testing.T, env ...string) *process {
+	t.Helper()
 	p := &process{cmd: exec.CommandContext(t.Context(), os.Args[0])}
-	p.cmd.Env = append(os.Environ(), envRefresh+"="+dir, envMirror+"="+mirror)
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = os.Stderr
 	out := must(p.cmd.StdoutPipe())(t)
@@ -78,6 +90,10 @@ func TestMain(m *testing.M) {
 func refreshIn(ctx context.Context, dir, from string) error {
 	s := New(Config{Dir: dir})
 	progress := func(l string) { fmt.Println(l) }
+	if os.Getenv(envMake) != "" {
+		_, err := s.Ensure(ctx, Ref{Name: "debian"}, progress)
+		return err
+	}
 	if from != "" {
 		h, err := readHost()
 		if err == nil {

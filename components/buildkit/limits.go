@@ -64,15 +64,20 @@ func (l Limits) withDefaults(machine int64) Limits {
 // limitSteps gives the control group of all steps its limits. Those of one step
 // are in the configuration of the shim, which holds them. d.mu is held.
 func (d *Daemon) limitSteps() error {
+	var err error
+	d.limits, err = limitAll(cgroup.New(d.cgroup()), d.cfg.Limits, d.cpuPercent)
+	return err
+}
+
+// limitAll gives the control group of all steps its limits, and returns the limits with their defaults.
+func limitAll(groups *cgroup.Manager, l Limits, cpuPercent int64) (Limits, error) {
 	machine, err := machineMemory()
 	if err != nil {
-		return errs.New(errs.FailedPrecondition, "limits of builds: %w", err)
+		return l, errs.New(errs.FailedPrecondition, "limits of builds: %w", err)
 	}
-	d.limits = d.cfg.Limits.withDefaults(machine)
-	err = cgroup.New(d.cgroup()).LimitAll(cgroup.Limits{
-		MemoryBytes: max(d.limits.MemoryBytes, machine/2), CPUMillis: d.limits.CPUMillis, CPUPercent: d.cpuPercent,
-	})
-	return errs.Wrap(err, "limits of builds")
+	l = l.withDefaults(machine)
+	err = groups.LimitAll(cgroup.Limits{MemoryBytes: max(l.MemoryBytes, machine/2), CPUMillis: l.CPUMillis, CPUPercent: cpuPercent})
+	return l, errs.Wrap(err, "limits of builds")
 }
 
 // stepLimits returns what was set by limitSteps.

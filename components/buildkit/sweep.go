@@ -13,10 +13,10 @@ import (
 
 	ctd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
-	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/mounts"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -28,7 +28,7 @@ func (d *Daemon) sweep(ctx context.Context) error {
 	if err := d.sweepContainers(ctx); err != nil {
 		return errs.Wrap(err, "sweep build steps")
 	}
-	if err := unmountBelow(d.tmpDir(), filepath.Join(d.root(), "net"), d.runFile("runsc")); err != nil {
+	if err := mounts.UnmountBelow(d.tmpDir(), filepath.Join(d.root(), "net"), d.runFile("runsc")); err != nil {
 		return errs.New(errs.Unavailable, "sweep mounts of builds: %w", err)
 	}
 	for _, dir := range []string{d.tmpDir(), filepath.Join(d.root(), "net"), d.runFile("addresses"), d.runFile("runsc")} {
@@ -68,22 +68,6 @@ func (d *Daemon) sweepContainers(ctx context.Context) error {
 		}
 		if err := one.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
 			return errs.New(errs.Unavailable, "delete step %s: %w", one.ID(), err)
-		}
-	}
-	return nil
-}
-
-// unmountBelow unmounts everything below the directories, the deepest first.
-func unmountBelow(dirs ...string) error {
-	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		return !slices.ContainsFunc(dirs, func(d string) bool { return strings.HasPrefix(m.Mountpoint, d+"/") }), false
-	})
-	if err != nil {
-		return err
-	}
-	for _, m := range slices.Backward(mounts) {
-		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			return &fs.PathError{Op: "unmount", Path: m.Mountpoint, Err: err}
 		}
 	}
 	return nil

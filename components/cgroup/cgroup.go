@@ -113,6 +113,9 @@ func (m *Manager) dir(controller, id string) string {
 	return filepath.Join(m.root, controller, m.parent, id)
 }
 
+// controllers of version 1 in which sandboxes have groups.
+var controllers = []string{"cpu", "cpuacct", "memory", "pids"}
+
 // helpersSuffix ends the names of the groups of helpers. No sandbox id has a dot.
 const helpersSuffix = ".helpers"
 
@@ -126,6 +129,20 @@ func (m *Manager) HelpersFile(id string) (string, error) {
 		return "", err
 	}
 	return filepath.Join(m.helpersDir(id), "cgroup.procs"), nil
+}
+
+// Files returns the files with which a process joins the group of a sandbox, which must exist: it writes 0 to each.
+func (m *Manager) Files(id string) ([]string, error) {
+	if err := m.detect(); err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, c := range controllers {
+		if file := filepath.Join(m.dir(c, id), "cgroup.procs"); !slices.Contains(files, file) {
+			files = append(files, file)
+		}
+	}
+	return files, nil
 }
 
 // Usage reads the resource use of a sandbox. NotFound if it has no group.

@@ -93,7 +93,7 @@ func (m *Manager) Update(id string, l Limits) error {
 // make makes the group of a sandbox without limits.
 func (m *Manager) make(id string) error {
 	if !m.v2 {
-		for _, c := range []string{"cpu", "cpuacct", "memory", "pids"} {
+		for _, c := range controllers {
 			if err := os.MkdirAll(m.dir(c, id), 0o755); err != nil {
 				return err
 			}

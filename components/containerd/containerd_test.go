@@ -101,9 +101,19 @@ func TestHeldImagesOutliveTheirNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	packed, err := images.Usage(ctx, ref)
+	if err != nil || packed <= 0 {
+		t.Errorf("Usage = %d, %v", packed, err)
+	}
 	image, err := images.Resolve(ctx, ref)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n, err := images.Usage(ctx, ref); err != nil || n <= packed {
+		t.Errorf("Usage of the unpacked image = %d, of the packed one %d, %v", n, packed, err)
+	}
+	if _, err := images.Usage(ctx, "app/none"); !errs.Is(err, errs.NotFound) {
+		t.Errorf("Usage of no image: %v", err)
 	}
 	if image.Ref != ref || image.ChainID == "" || len(image.Config.Entrypoint) != 1 || image.Size <= 0 {
 		t.Errorf("image %+v", image)

@@ -384,6 +384,24 @@ func (s *Images) List(ctx context.Context, labels map[string]string) ([]Record, 
 	return out, nil
 }
 
+// Usage returns the bytes of disk that an image uses, compressed and unpacked. What it shares with other images counts.
+// ref is the exact name, name@digest, of the image.
+func (s *Images) Usage(ctx context.Context, ref string) (int64, error) {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return 0, err
+	}
+	image, err := c.GetImage(ctx, ref)
+	if err != nil {
+		return 0, Error(err, "image %s", ref)
+	}
+	n, err := image.Usage(ctx, client.WithSnapshotUsage())
+	if err != nil {
+		return 0, Error(err, "disk use of image %s", ref)
+	}
+	return n, nil
+}
+
 // Delete removes the record of an image. containerd deletes its content when
 // nothing else, such as another name, refers to it. It returns nil if there is
 // no record.

@@ -200,3 +200,78 @@ func TestEndedSandboxesAreForgotten(t *testing.T) {
 		t.Errorf("still there: %v", err)
 	}
 }
+
+// copyStore is a CopyStore in memory, in which each image uses 10 bytes. Its images were made in the order of refs.
+type copyStore struct {
+	imageStore
+	began time.Time
+}
+
+func (s *copyStore) List(ctx context.Context, labels map[string]string) ([]containerd.Record, error) {
+	list, err := s.imageStore.List(ctx, labels)
+	for i := range list {
+		list[i].CreatedAt = s.began.Add(time.Duration(i) * time.Second)
+	}
+	return list, err
+}
+
+func (s *copyStore) Usage(context.Context, string) (int64, error) { return 10, nil }
+
+// Of the copies of images that nothing on a runner names, those that were used last stay within the budget.
+func TestCopiesOfImages(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	pid := project(t, s)
+	const tpl, base, own = "runtime.local/tpl-a@sha256:", images.BasePrefix + "debian:13@sha256:", "runtime.local/snapshot/x@sha256:"
+	sb := sandbox.NewSandbox()
+	sb.Project, sb.Spec.Template.Image = pid, tpl+"sandbox"
+	n := core.NewNode()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "n", "amd64", 1000, 1<<30
+	if err := entity.Create(t.Context(), s, n); err != nil {
+		t.Fatal(err)
+	}
+	snap := sandbox.NewSnapshot()
+	snap.Project, snap.Spec.Node, snap.Spec.Template.Image = pid, n.GetID(), tpl+"snapshot"
+	for _, o := range []schema.Object{sb, snap} {
+		if err := entity.Create(t.Context(), s, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	kept := []string{tpl + "sandbox", tpl + "snapshot", own + "1"}
+	st := &copyStore{began: now, imageStore: imageStore{refs: append([]string{tpl + "1", base + "2", tpl + "3", tpl + "4"}, kept...)}}
+	c := &Copies{Store: unreadable{s}, Images: st, MaxBytes: 20, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }}
+	collect := func(what string, want int, wantRefs ...string) {
+		t.Helper()
+		wantRefs = append(wantRefs, kept...)
+		if n, err := c.Collect(t.Context()); n != want || err != nil || !slices.Equal(st.refs, wantRefs) {
+			t.Errorf("%s: %d deleted, %v, left %v, want %v", what, n, err, st.refs, wantRefs)
+		}
+	}
+	now = now.Add(time.Hour)
+	if n, err := c.Collect(t.Context()); n != 0 || !errs.Is(err, errs.Unavailable) {
+		t.Errorf("with an unreadable store: %d deleted, %v", n, err)
+	}
+	c.Store = s
+	c.Use(base + "2")
+	collect("the ones that were used or made last stay", 2, base+"2", tpl+"4")
+	collect("nothing is over the budget", 0, base+"2", tpl+"4")
+
+	// The sandbox ends: its image was used last.
+	if err := entity.Delete(t.Context(), s, sb); err != nil {
+		t.Fatal(err)
+	}
+	kept = kept[1:]
+	now = now.Add(time.Hour)
+	collect("the image of a sandbox that ended", 1, base+"2", tpl+"sandbox")
+
+	// A sandbox needs an image at the moment of its deletion.
+	c.MaxBytes = 0
+	c.Use(base + "2")
+	collect("one that is about to be used", 1, base+"2")
+	now = now.Add(youngImage)
+	collect("when it was not", 1)
+	collect("again", 0)
+	if len(c.last) != 1 { // of the snapshot's image
+		t.Errorf("times of %v", c.last)
+	}
+}

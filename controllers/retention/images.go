@@ -41,6 +41,11 @@ type Images struct {
 
 // Run collects every two minutes until ctx ends.
 func (r *Images) Run(ctx context.Context) error {
+	return collectImages(ctx, r.Collect, r.Logger)
+}
+
+// collectImages calls collect every two minutes until ctx ends.
+func collectImages(ctx context.Context, collect func(context.Context) (int, error), log *slog.Logger) error {
 	t := time.NewTicker(imagesEvery)
 	defer t.Stop()
 	for {
@@ -48,8 +53,8 @@ func (r *Images) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			if _, err := r.Collect(ctx); err != nil && ctx.Err() == nil {
-				r.Logger.Warn("collect unused images", "error", err)
+			if _, err := collect(ctx); err != nil && ctx.Err() == nil {
+				log.Warn("collect unused images", "error", err)
 			}
 		}
 	}
@@ -142,19 +147,24 @@ func (r *Images) used(ctx context.Context) (map[string]bool, error) {
 	for _, p := range pools {
 		used[p.Spec.Template.Image] = true
 	}
-	sandboxes, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{})
+	return used, instantiated(ctx, r.Store, used)
+}
+
+// instantiated adds the images that sandboxes and snapshots name.
+func instantiated(ctx context.Context, r entity.Reader, used map[string]bool) error {
+	sandboxes, _, err := entity.List[sandbox.Sandbox](ctx, r, entity.Query{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, sb := range sandboxes {
 		used[sb.Spec.Template.Image] = true
 	}
-	snapshots, _, err := entity.List[sandbox.Snapshot](ctx, r.Store, entity.Query{})
+	snapshots, _, err := entity.List[sandbox.Snapshot](ctx, r, entity.Query{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, s := range snapshots {
 		used[s.Spec.Template.Image] = true
 	}
-	return used, nil
+	return nil
 }

@@ -103,6 +103,7 @@ type Node struct {
 	Driver         string // Where sandboxes run. It can be changed when there are none: after r server stop.
 	SandboxBackend string // What runs sandboxes that are made from now on, with the driver runsc.
 	KeepDiskBytes  int64  // Free space of the state directory below which no sandboxes are placed here.
+	ImageBytes     int64  // Disk that a runner uses for images that none of its sandboxes needs. Beyond it, those that were used longest ago are removed.
 }
 
 // Docker: A Docker engine that runs sandboxes.
@@ -337,6 +338,8 @@ var Keys = []Key{
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Node.SandboxBackend }},
 	{Path: "node.keep_disk_bytes", Type: "int", Default: "2147483648", Doc: "Free space of the state directory below which no sandboxes are placed here.", Unit: "bytes", Min: "0", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.KeepDiskBytes }},
+	{Path: "node.image_bytes", Type: "int", Default: "10737418240", Doc: "Disk that a runner uses for images that none of its sandboxes needs. Beyond it, those that were used longest ago are removed.", Unit: "bytes", Min: "0", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.ImageBytes }},
 	{Path: "docker.host", Type: "string", Default: "unix:///var/run/docker.sock", Doc: "The engine's socket, as unix:// and its path.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^unix:///"),
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Docker.Host }},

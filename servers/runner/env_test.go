@@ -10,12 +10,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/runner"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/controllers/node"
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/domain/identities"
@@ -146,6 +148,9 @@ type machine struct {
 	node id.Node
 	stop func()
 
+	imageBytes int64
+	made       time.Time // of every image
+
 	mu     sync.Mutex
 	images map[string]string
 }
@@ -154,6 +159,26 @@ func (m *machine) Has(_ context.Context, ref string) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.images[ref] != "", nil
+}
+
+func (m *machine) List(context.Context, map[string]string) (list []containerd.Record, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for ref := range m.images {
+		list = append(list, containerd.Record{Ref: ref, CreatedAt: m.made})
+	}
+	return list, nil
+}
+
+func (m *machine) Usage(_ context.Context, ref string) (int64, error) {
+	return int64(len(m.image(ref))), nil
+}
+
+func (m *machine) Delete(_ context.Context, ref string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.images, ref)
+	return nil
 }
 
 // image returns what the machine has of an image.
@@ -177,7 +202,7 @@ func (m *machine) Import(_ context.Context, ref string, r io.Reader) error {
 // join makes a runner and starts it.
 func (e *env) join(name string) *machine {
 	e.Helper()
-	m := &machine{e: e, dir: e.TempDir(), fake: fake.NewMachine(), images: map[string]string{}}
+	m := &machine{e: e, dir: e.TempDir(), fake: fake.NewMachine(), images: map[string]string{}, made: time.Now().Add(-time.Hour), imageBytes: 1 << 40}
 	e.must(Join(e.Context(), m.dir, e.address, e.token(), name))
 	m.start()
 	return m
@@ -194,7 +219,7 @@ func (m *machine) start() {
 	go func() {
 		defer close(done)
 		m.e.check(Run(ctx, c, Machine{
-			Driver: m.fake.Driver(), Images: m, Logger: m.e.logger,
+			Driver: m.fake.Driver(), Images: m, ImageBytes: m.imageBytes, Logger: m.e.logger,
 			Host:      func() (*runner.Host, error) { return &runner.Host{MemoryBytes: 42}, nil },
 			Registrar: node.Registrar{StateDir: "/", IDFile: filepath.Join(m.dir, "node-id"), CPUMillis: 4000, MemoryBytes: 1 << 40},
 		}))

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/node"
+	"miren.dev/runtime/controllers/retention"
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/remote"
@@ -32,6 +33,8 @@ type Machine struct {
 	Files  execution.FileDriver // the same
 	Images Images
 	Host   func() (*runner.Host, error) // reads what the machine uses
+	// ImageBytes bounds the images that no sandbox and no snapshot of the machine uses; see retention.Copies.
+	ImageBytes int64
 	// Registrar registers the node; Run sets its store, name and logger.
 	Registrar node.Registrar
 	Stopped   time.Time // as of controllers/sandbox
@@ -41,6 +44,7 @@ type Machine struct {
 
 // Images is the image store of a machine.
 type Images interface {
+	retention.CopyStore
 	// Has reports whether the machine has an image.
 	Has(ctx context.Context, ref string) (bool, error)
 	// Import stores an image, an OCI archive, which must be the one that ref names.
@@ -77,7 +81,8 @@ func run(ctx context.Context, c *Client, m Machine) error {
 			return nil
 		}
 	}
-	driver := &fetcher{Driver: m.Driver, c: c, images: m.Images}
+	copies := &retention.Copies{Store: store, Images: m.Images, MaxBytes: m.ImageBytes, Logger: m.Logger.With("component", "image retention")}
+	driver := &fetcher{Driver: m.Driver, c: c, images: m.Images, use: copies.Use}
 	informers := informer.New(informer.Config{Reader: store, Logger: m.Logger.With("component", "informers")})
 	rt := kit.New(kit.Config{Informers: informers, Logger: m.Logger})
 	sandboxes := &ctlsandbox.Reconciler{
@@ -99,6 +104,7 @@ func run(ctx context.Context, c *Client, m Machine) error {
 	g.Go(func() error { return informers.Run(ctx) })
 	g.Go(func() error { return rt.Run(ctx) })
 	g.Go(func() error { return c.Renew(ctx) })
+	g.Go(func() error { return copies.Run(ctx) })
 	g.Go(func() error {
 		defer srv.Close()
 		return c.Run(ctx, srv)
@@ -140,11 +146,15 @@ type fetcher struct {
 	execution.Driver
 	c       *Client
 	images  Images
+	use     func(ref string)   // says that an image must stay, before it is looked for
 	running singleflight.Group // by reference
 }
 
 // Ensure implements execution.Driver.
 func (f *fetcher) Ensure(ctx context.Context, s execution.Spec) (execution.Instance, error) {
+	if s.Image != "" {
+		f.use(s.Image)
+	}
 	if s.Restore == "" && s.Image != "" {
 		if _, err, _ := f.running.Do(s.Image, func() (any, error) { return nil, f.fetch(ctx, s.Image) }); err != nil {
 			return execution.Instance{}, err

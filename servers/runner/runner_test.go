@@ -111,6 +111,35 @@ func TestRunnerStartsAgain(t *testing.T) {
 	}
 }
 
+// TestUnusedImagesOfARunner: a runner removes images beyond its budget that none of its sandboxes uses. It fetches one again
+// that a sandbox needs later.
+func TestUnusedImagesOfARunner(t *testing.T) {
+	const used, unused = "runtime.local/tpl-a@sha256:1", "runtime.local/tpl-b@sha256:2"
+	e := newEnv(t)
+	m := e.join("edge")
+	of := func(image string) *sandbox.Sandbox {
+		return m.sandbox(func(sb *sandbox.Sandbox) { sb.Spec.Template.Image = image })
+	}
+	of(used)
+	ended := of(unused)
+	e.must(entity.Delete(t.Context(), e.store, ended))
+	wait.For(t, "the runner removes a deleted sandbox", func() bool { return len(m.fake.IDs()) == 1 })
+	if m.image(unused) == "" {
+		t.Error("an image within the budget is gone")
+	}
+	m.stop()
+	m.imageBytes = 0
+	m.start()
+	wait.For(t, "the unused image is removed", func() bool { return m.image(unused) == "" })
+	if m.image(used) == "" {
+		t.Error("the image of a sandbox is gone")
+	}
+	of(unused)
+	if m.image(unused) == "" {
+		t.Error("it was not fetched again")
+	}
+}
+
 // TestToken: one works once, until its end, for the server that made it, and a
 // repetition of the same machine gets the same node.
 func TestToken(t *testing.T) {

@@ -13,10 +13,12 @@ import (
 	"sync"
 
 	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/sbom"
 )
 
@@ -123,10 +125,14 @@ func toolchainDir(cfg *config.Config) (string, error) {
 	return filepath.Dir(exe), nil
 }
 
-func newBases(cfg *config.Config, binDir string, log *slog.Logger) *baseimage.Store {
-	return baseimage.New(baseimage.Config{
-		Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: binDir, Registry: baseimage.Policy(cfg.Build.Registry), Logger: log,
-	})
+// newBases returns the base images of the machine. The programs that make them have the limits of the builds of an
+// installation; nil: none.
+func newBases(cfg *config.Config, binDir string, in *instance.Instance, log *slog.Logger) *baseimage.Store {
+	c := baseimage.Config{Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: binDir, Registry: baseimage.Policy(cfg.Build.Registry), Logger: log}
+	if in != nil {
+		c.Groups = buildkit.NewGroups(in, buildLimits(cfg))
+	}
+	return baseimage.New(c)
 }
 
 // tarDir writes the files below dir as a tar stream.

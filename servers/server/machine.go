@@ -120,13 +120,10 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	m.buildkit = buildkit.New(buildkit.Config{
 		Instance: in, Containerd: m.containerd, BinDir: m.binDir, CABundle: m.caBundle, CacheBytes: cfg.Build.CacheBytes,
 		Allow: allow, Connections: int(cfg.Network.Connections), OnDemand: cfg.Build.OnDemand, IdleStop: cfg.Build.IdleStop,
-		Limits: buildkit.Limits{
-			MemoryBytes: cfg.Build.MemoryBytes, CPUMillis: cfg.Build.CPUMillis, Processes: cfg.Build.Processes,
-			DiskBytes: cfg.Build.StepBytes, DiskFreeBytes: cfg.Build.FreeBytes,
-		},
+		Limits: buildLimits(cfg),
 		Logger: log.With("component", "buildkit"),
 	})
-	m.bases = newBases(cfg, m.binDir, log.With("component", "baseimage"))
+	m.bases = newBases(cfg, m.binDir, in, log.With("component", "baseimage"))
 	m.buildLogs = buildlog.New(in.State("logs", "builds"), cfg.Logs.BuildBytes)
 	exe, err := os.Executable()
 	if err != nil {
@@ -142,6 +139,13 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		return nil, err
 	}
 	return m, nil
+}
+
+func buildLimits(cfg *config.Config) buildkit.Limits {
+	return buildkit.Limits{
+		MemoryBytes: cfg.Build.MemoryBytes, CPUMillis: cfg.Build.CPUMillis, Processes: cfg.Build.Processes,
+		DiskBytes: cfg.Build.StepBytes, DiskFreeBytes: cfg.Build.FreeBytes,
+	}
 }
 
 // secret returns the value that the egress proxy adds to a request to a host.

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
 )
 
 const (
@@ -49,8 +50,12 @@ func newRefresher(c *control) *refresher {
 	return r
 }
 
-// Run works until ctx ends. A refresh that it cuts short leaves the old images in use.
+// Run works until ctx ends. A refresh that it cuts short leaves the old images in use. It begins with the removal of what
+// a killed server left of images that it was making.
 func (r *refresher) Run(ctx context.Context) error {
+	if err := r.bases.Sweep(ctx); err != nil && ctx.Err() == nil {
+		r.logger.Warn("remove unfinished base images", "error", err, "advice", errs.HintOf(err))
+	}
 	t := time.NewTicker(r.look)
 	defer t.Stop()
 	for {
@@ -168,7 +173,11 @@ func RefreshImages(ctx context.Context, cfg *config.Config, dryRun bool, progres
 	if err != nil {
 		return nil, err
 	}
-	return newBases(cfg, bin, nil).Refresh(ctx, dryRun, progress)
+	in, err := instance.Find(cfg.StateDir, cfg.RunDir)
+	if err != nil && !errs.Is(err, errs.NotFound) {
+		return nil, err
+	}
+	return newBases(cfg, bin, in, nil).Refresh(ctx, dryRun, progress)
 }
 
 // ExportImages writes the base images of a machine as an archive (baseimage.Export). It

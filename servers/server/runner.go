@@ -84,7 +84,8 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 	g.Go(func() error {
 		return gateway.Run(ctx, client, gateway.Machine{
 			Driver: traced.New(m.driver, traces.Tracer()), Files: m.driver, Images: runnerImages{m.images}, Stopped: lastStopped(in), Logger: log, Traces: traces.Tracer(),
-			Host: func() (*runner.Host, error) { return runnerHost(in) },
+			Host:       func() (*runner.Host, error) { return runnerHost(in) },
+			ImageBytes: cfg.Node.ImageBytes,
 			Registrar: node.Registrar{
 				CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, StateDir: in.State(), KeepDisk: cfg.Node.KeepDiskBytes,
 				IDFile: nodeFile(in),
@@ -130,11 +131,11 @@ func join(ctx context.Context, dir string, o RunnerOptions) error {
 }
 
 // runnerImages is the image store of a runner.
-type runnerImages struct{ images *containerd.Images }
+type runnerImages struct{ *containerd.Images }
 
 // Has implements runner.Images.
 func (i runnerImages) Has(ctx context.Context, ref string) (bool, error) {
-	_, err := i.images.Content(ctx, ref)
+	_, err := i.Images.Content(ctx, ref)
 	if errs.Is(err, errs.NotFound) {
 		return false, nil
 	}
@@ -145,14 +146,14 @@ func (i runnerImages) Has(ctx context.Context, ref string) (bool, error) {
 func (i runnerImages) Import(ctx context.Context, ref string, archive io.Reader) error {
 	name, _, _ := strings.Cut(ref, "@")
 	r := &failing{r: archive}
-	got, err := i.images.Import(ctx, r, name, nil)
+	got, err := i.Images.Import(ctx, r, name, nil)
 	switch {
 	case r.err != nil: // the connection, whose end is no fault of the archive
 		return r.err
 	case err != nil:
 		return err
 	case got != ref:
-		_ = i.images.Delete(ctx, got) // the error below is the one that matters
+		_ = i.Images.Delete(ctx, got) // the error below is the one that matters
 		return errs.New(errs.Corrupt, "the server sent image %s instead of %s", got, ref)
 	}
 	return nil
