@@ -39,6 +39,9 @@ const (
 // maxArchiveIndex bounds index.json of an archive, in bytes.
 const maxArchiveIndex = 4 << 20
 
+// importName is the name of the lock of an import.
+const importName = "import"
+
 // Archived is an image in an archive.
 type Archived struct {
 	Image  string `json:"image"` // "go 1.26.11"
@@ -189,21 +192,17 @@ func putFile(tw *tar.Writer, name, file string) error {
 // of another distribution, are left out; images that exist are kept. A killed import leaves whole
 // images only. InvalidArgument: this is no such archive, or it is damaged.
 func (s *Store) Import(ctx context.Context, r io.Reader, progress func(string)) ([]Archived, error) {
-	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, "locks"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, locksDir), 0o755); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
 	}
-	unlock, err := lock(ctx, filepath.Join(s.cfg.Dir, "locks", "import"), func() { progress("waiting for another import") })
+	unlock, err := lock(ctx, filepath.Join(s.cfg.Dir, locksDir, importName), func() { progress("waiting for another import") })
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	old, _ := filepath.Glob(filepath.Join(s.cfg.Dir, ".tmp-import-*")) // of a killed import
-	for _, o := range old {
-		_ = os.RemoveAll(o)
-	}
-	tmp, err := os.MkdirTemp(s.cfg.Dir, ".tmp-import-")
+	tmp, err := s.scratch(importName)
 	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
+		return nil, err
 	}
 	defer os.RemoveAll(tmp)
 	index, err := extractArchive(ctx, r, tmp, progress)
@@ -354,7 +353,7 @@ func (s *Store) place(ctx context.Context, a *archived, blobs, scratch string) e
 		a.Other = fmt.Sprintf("this machine makes %s %s in another way", r.name, r.version)
 		return nil
 	}
-	unlock, err := lock(ctx, filepath.Join(s.cfg.Dir, "locks", r.dirName()), func() {})
+	unlock, err := lock(ctx, filepath.Join(s.cfg.Dir, locksDir, r.dirName()), func() {})
 	if err != nil {
 		return err
 	}
