@@ -266,14 +266,15 @@ var answers = map[string]answer{
 	"sandbox.Sandboxes/Exec": bySandbox(func(x *tenant) any {
 		return &sandbox.ExecRequest{Sandbox: x.sandbox.GetID(), Command: []string{"true"}}
 	}),
-	"sandbox.Sandboxes/Attach":    bySandbox(func(x *tenant) any { return &sandbox.AttachRequest{Sandbox: x.sandbox.GetID(), Process: "1"} }),
-	"sandbox.Sandboxes/Processes": bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
-	"sandbox.Sandboxes/Ports":     bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
-	"sandbox.Sandboxes/Dial":      bySandbox(func(x *tenant) any { return &sandbox.DialRequest{Sandbox: x.sandbox.GetID(), Port: 80} }),
-	"sandbox.Sandboxes/Logs":      bySandbox(func(x *tenant) any { return &sandbox.LogsRequest{Sandbox: x.sandbox.GetID()} }),
-	"sandbox.Sandboxes/Stop":      bySandbox(func(x *tenant) any { return &sandbox.StopRequest{Sandbox: x.sandbox.GetID()} }),
-	"sandbox.Sandboxes/Delete":    bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
-	"sandbox.Sandboxes/Stats":     bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Attach":      bySandbox(func(x *tenant) any { return &sandbox.AttachRequest{Sandbox: x.sandbox.GetID(), Process: "1"} }),
+	"sandbox.Sandboxes/Processes":   bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Ports":       bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Dial":        bySandbox(func(x *tenant) any { return &sandbox.DialRequest{Sandbox: x.sandbox.GetID(), Port: 80} }),
+	"sandbox.Sandboxes/DialService": bySandbox(func(x *tenant) any { return &sandbox.DialRequest{Sandbox: x.sandbox.GetID(), Port: 80} }),
+	"sandbox.Sandboxes/Logs":        bySandbox(func(x *tenant) any { return &sandbox.LogsRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Stop":        bySandbox(func(x *tenant) any { return &sandbox.StopRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Delete":      bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Stats":       bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
 
 	"sandbox.Files/Stat":          fileRequest,
 	"sandbox.Files/Archive":       fileRequest,
