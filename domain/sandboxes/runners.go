@@ -29,9 +29,9 @@ func NotOnRunners(sb *sandbox.Sandbox) string {
 }
 
 // DialService connects to a port of a service of an app whose sandbox is on a runner. It
-// waits for no runner: the ingress tries another sandbox. PermissionDenied for any other sandbox
-// or port, FailedPrecondition if no process listens or the sandbox does not run, Unavailable if
-// the runner is not connected to this server.
+// waits for no runner: the ingress tries another sandbox. FailedPrecondition for any other sandbox
+// or port, and if no process listens or the sandbox does not run. Unavailable if the runner is not
+// connected to this server.
 func (s *Service) DialService(ctx context.Context, sid id.Sandbox, port int) (Conn, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *Service) DialService(ctx context.Context, sid id.Sandbox, port int) (Co
 	has := slices.ContainsFunc(sb.Spec.Template.Ports, func(p sandbox.Port) bool { return p.Number == int64(port) })
 	switch {
 	case sb.Spec.App == "" || !sb.Spec.Runner || !has:
-		return nil, errs.New(errs.PermissionDenied, "port %d of sandbox %s is not that of a service on a runner", port, sid)
+		return nil, errs.New(errs.FailedPrecondition, "port %d of sandbox %s is not that of a service on a runner", port, sid)
 	case sb.Status.Phase != sandbox.SandboxPhaseRunning:
 		return nil, errs.New(errs.FailedPrecondition, "sandbox %s is %s", sid, sb.Status.Phase)
 	}

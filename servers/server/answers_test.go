@@ -340,6 +340,8 @@ var answers = map[string]answer{
 	"server.Nodes/Cordon":             forCluster,
 	"runner.Runners/CreateToken":      forCluster,
 	"runner.Runners/Delete":           forCluster,
+	"runner.Runners/Allow":            forCluster,
+	"runner.Runners/Deny":             forCluster,
 	"server.Nodes/Uncordon":           forCluster,
 	"server.Nodes/Drain":              forCluster,
 	"server.Debug/Controllers":        forCluster,
