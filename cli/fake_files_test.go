@@ -189,6 +189,11 @@ func (f fakeSandboxes) Ports(context.Context, *sandbox.SandboxRequest) (*sandbox
 
 // Dial answers with what it gets, after its end. Of a connection that begins with
 // "reset" it reports the begin and the end.
+// DialService is called by the ingress only.
+func (f fakeSandboxes) DialService(ctx context.Context, req *sandbox.DialRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	return f.Dial(ctx, req, s)
+}
+
 func (f fakeSandboxes) Dial(_ context.Context, req *sandbox.DialRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
 	if req.Port != 8080 {
 		return errs.New(errs.FailedPrecondition, "nothing listens on port %d", req.Port)

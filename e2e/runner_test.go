@@ -197,6 +197,7 @@ func TestRunner(t *testing.T) {
 		return false
 	}, wait.Within(2*time.Minute))
 	g.run("r runner list", "edge-1")
+	e.servesApp(g)
 	for _, n := range nodes() {
 		if !n.Spec.Runner {
 			s.r(t, "", "node", "cordon", n.Name)

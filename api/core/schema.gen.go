@@ -488,10 +488,14 @@ type NodeSpec struct {
 	// Memory that sandboxes may reserve in total. (unit: bytes)
 	MemoryBytes int64 `cbor:"5,keyasint" json:"memory_bytes" schema:"required"`
 	// It dials out to the server and is called through that connection (r runner). Sandboxes
-	// of apps, and with disks, are not placed here. (default false)
+	// with disks, and of apps that it was not told to run, are not placed here. (default
+	// false)
 	Runner bool `cbor:"6,keyasint" json:"runner"`
 	// It was deleted: its sandboxes end, and then it goes. (default false)
 	Removed bool `cbor:"7,keyasint" json:"removed"`
+	// Of a runner: ids of the apps whose services may run here (r runner allow); absent:
+	// none.
+	Apps []string `cbor:"8,keyasint,omitempty" json:"apps,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -587,6 +591,7 @@ const (
 	NodeAttrMemoryBytes   = "spec.memory_bytes"
 	NodeAttrRunner        = "spec.runner"
 	NodeAttrRemoved       = "spec.removed"
+	NodeAttrApps          = "spec.apps"
 	NodeAttrPhase         = "status.phase"
 	NodeAttrLease         = "status.lease"
 	NodeAttrInstance      = "status.instance"
@@ -655,8 +660,9 @@ var NodeKind = &schema.Kind{
 		{Path: "spec.cordoned", Number: 3, Type: "bool", Doc: "No new sandboxes are placed here.", Default: "false"},
 		{Path: "spec.cpu_millis", Number: 4, Type: "int", Doc: "CPU that sandboxes may reserve in total.", Required: true},
 		{Path: "spec.memory_bytes", Number: 5, Type: "int", Doc: "Memory that sandboxes may reserve in total.", Required: true},
-		{Path: "spec.runner", Number: 6, Type: "bool", Doc: "It dials out to the server and is called through that connection (r runner). Sandboxes of apps, and with disks, are not placed here.", Default: "false"},
+		{Path: "spec.runner", Number: 6, Type: "bool", Doc: "It dials out to the server and is called through that connection (r runner). Sandboxes with disks, and of apps that it was not told to run, are not placed here.", Default: "false"},
 		{Path: "spec.removed", Number: 7, Type: "bool", Doc: "It was deleted: its sandboxes end, and then it goes.", Default: "false"},
+		{Path: "spec.apps", Number: 8, Type: "list of string", Doc: "Of a runner: ids of the apps whose services may run here (r runner allow); absent: none."},
 		{Path: "status.phase", Number: 1, Type: "enum node_phase", Doc: "Whether it is alive.", Default: "unknown", Choices: []string{"unknown", "ready", "down"}},
 		{Path: "status.lease", Number: 2, Type: "string", Doc: "The store lease that its liveness hangs on."},
 		{Path: "status.instance", Number: 3, Type: "string", Doc: "Instance id of the installation on it."},

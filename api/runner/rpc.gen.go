@@ -84,6 +84,32 @@ func (x *RunnerRequest) ValidateFields(v *schema.Validator) {
 	v.Required("runner", x.Runner != "")
 }
 
+// AllowRequest: Names a runner and an app.
+type AllowRequest struct {
+	// Name or id of its node.
+	Runner string `cbor:"1,keyasint" json:"runner" schema:"required"`
+	// Name of the project; absent: default.
+	Project string `cbor:"2,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the app.
+	App string `cbor:"3,keyasint" json:"app" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AllowRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AllowRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AllowRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AllowRequest) ValidateFields(v *schema.Validator) {
+	v.Required("runner", x.Runner != "")
+	v.Required("app", x.App != "")
+}
+
 // AuthorityResponse: The installation's certificate authority.
 type AuthorityResponse struct {
 	// PEM.
@@ -594,6 +620,12 @@ type Runners interface {
 	// Delete: Refuses the certificate of a runner from now on, and begins to end its
 	// sandboxes and to delete its node. Permission: admin, in all projects.
 	Delete(ctx context.Context, req *RunnerRequest) error
+	// Allow: Permits that sandboxes of an app's services are placed on a runner, which so
+	// gets the app's code and variables. Permission: admin, in all projects.
+	Allow(ctx context.Context, req *AllowRequest) error
+	// Deny: Places no new sandboxes of an app on a runner. Those that run there go on.
+	// Permission: admin, in all projects.
+	Deny(ctx context.Context, req *AllowRequest) error
 }
 
 // RegisterRunners makes s serve impl.
@@ -607,6 +639,12 @@ type RunnersClient interface {
 	// Delete: Refuses the certificate of a runner from now on, and begins to end its
 	// sandboxes and to delete its node. Permission: admin, in all projects.
 	Delete(ctx context.Context, req *RunnerRequest) error
+	// Allow: Permits that sandboxes of an app's services are placed on a runner, which so
+	// gets the app's code and variables. Permission: admin, in all projects.
+	Allow(ctx context.Context, req *AllowRequest) error
+	// Deny: Places no new sandboxes of an app on a runner. Those that run there go on.
+	// Permission: admin, in all projects.
+	Deny(ctx context.Context, req *AllowRequest) error
 }
 
 type clientRunners struct{ conn rpc.Conn }
@@ -624,6 +662,14 @@ func (c clientRunners) CreateToken(ctx context.Context, req *CreateTokenRequest)
 
 func (c clientRunners) Delete(ctx context.Context, req *RunnerRequest) error {
 	return c.conn.Call(ctx, &methodRunnersDelete.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientRunners) Allow(ctx context.Context, req *AllowRequest) error {
+	return c.conn.Call(ctx, &methodRunnersAllow.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientRunners) Deny(ctx context.Context, req *AllowRequest) error {
+	return c.conn.Call(ctx, &methodRunnersDeny.MethodInfo, req, &rpc.None{})
 }
 
 var methodRunnersCreateToken = &rpc.Method{
@@ -656,10 +702,46 @@ var methodRunnersDelete = &rpc.Method{
 	},
 }
 
+var methodRunnersAllow = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "runner.Runners", Name: "Allow", Full: "runner.Runners/Allow", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AllowRequest)
+		return rpc.Subject{Kind: "node", ID: string(r.Runner)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(AllowRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Runners).Allow(ctx, req)
+	},
+}
+
+var methodRunnersDeny = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "runner.Runners", Name: "Deny", Full: "runner.Runners/Deny", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AllowRequest)
+		return rpc.Subject{Kind: "node", ID: string(r.Runner)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(AllowRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Runners).Deny(ctx, req)
+	},
+}
+
 // RunnersService is the table of the service.
 var RunnersService = &rpc.Service{Name: "runner.Runners", Methods: []*rpc.Method{
 	methodRunnersCreateToken,
 	methodRunnersDelete,
+	methodRunnersAllow,
+	methodRunnersDeny,
 }}
 
 // Gateway is what serves the service. What runners call, on an address of its own, beside

@@ -2792,6 +2792,10 @@ type Sandboxes interface {
 	// Dial: Connects to a TCP port of a sandbox. The call ends when the process has ended its
 	// side. Permission: exec, in the project of sandbox.
 	Dial(ctx context.Context, req *DialRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
+	// DialService: Connects to a port of a service of an app whose sandbox is on a runner. A
+	// byte 0 says that it is connected. The ingress calls it. Permission: exec, in the
+	// project of sandbox.
+	DialService(ctx context.Context, req *DialRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
 	// Logs: Sends output. Permission: read, in the project of sandbox, else project.
 	Logs(ctx context.Context, req *LogsRequest, s rpc.ServerStream[rpc.None, LogBatch]) error
 	// Stop: Stops a sandbox. Permission: exec, in the project of sandbox.
@@ -2862,6 +2866,10 @@ type SandboxesClient interface {
 	// Dial: Connects to a TCP port of a sandbox. The call ends when the process has ended its
 	// side. Permission: exec, in the project of sandbox.
 	Dial(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
+	// DialService: Connects to a port of a service of an app whose sandbox is on a runner. A
+	// byte 0 says that it is connected. The ingress calls it. Permission: exec, in the
+	// project of sandbox.
+	DialService(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
 	// Logs: Sends output. Permission: read, in the project of sandbox, else project.
 	Logs(ctx context.Context, req *LogsRequest) (rpc.ClientStream[rpc.None, LogBatch], error)
 	// Stop: Stops a sandbox. Permission: exec, in the project of sandbox.
@@ -2971,6 +2979,14 @@ func (c clientSandboxes) Ports(ctx context.Context, req *SandboxRequest) (*Ports
 
 func (c clientSandboxes) Dial(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
 	s, err := c.conn.Open(ctx, &methodSandboxesDial.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.Bytes, rpc.Bytes](s), nil
+}
+
+func (c clientSandboxes) DialService(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodSandboxesDialService.MethodInfo, req)
 	if err != nil {
 		return nil, err
 	}
@@ -3257,6 +3273,23 @@ var methodSandboxesDial = &rpc.Method{
 			return err
 		}
 		return impl.(Sandboxes).Dial(ctx, req, rpc.NewServerStream[rpc.Bytes, rpc.Bytes](s))
+	},
+}
+
+var methodSandboxesDialService = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "DialService", Full: "sandbox.Sandboxes/DialService", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DialRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(DialRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Sandboxes).DialService(ctx, req, rpc.NewServerStream[rpc.Bytes, rpc.Bytes](s))
 	},
 }
 
@@ -3558,6 +3591,7 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesProcesses,
 	methodSandboxesPorts,
 	methodSandboxesDial,
+	methodSandboxesDialService,
 	methodSandboxesLogs,
 	methodSandboxesStop,
 	methodSandboxesDelete,

@@ -2400,6 +2400,9 @@ type SandboxSpec struct {
 	Agent string `cbor:"14,keyasint,omitempty" json:"agent,omitempty"`
 	// Way by which the request got it.
 	Origin SandboxOrigin `cbor:"15,keyasint,omitempty" json:"origin,omitempty"`
+	// Its node is a runner, and no address leads to it; the scheduler sets it with the node.
+	// (default false)
+	Runner bool `cbor:"24,keyasint" json:"runner"`
 	// The execution for which it was made, and with which it is deleted.
 	Execution id.Execution `cbor:"20,keyasint,omitempty" json:"execution,omitempty"`
 	// Id of the API key with which it was asked for, and whose bounds hold; absent: there was
@@ -2412,6 +2415,7 @@ func (x *SandboxSpec) SetDefaults() {
 	x.Desired = DesiredStateRunning
 	x.OnIdle = IdleActionStop
 	x.Template.SetDefaults()
+	x.Runner = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -2591,6 +2595,7 @@ const (
 	SandboxAttrOnlyNode        = "spec.only_node"
 	SandboxAttrAgent           = "spec.agent"
 	SandboxAttrOrigin          = "spec.origin"
+	SandboxAttrRunner          = "spec.runner"
 	SandboxAttrExecution       = "spec.execution"
 	SandboxAttrAPIKey          = "spec.api_key"
 	SandboxAttrPhase           = "status.phase"
@@ -2722,6 +2727,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.only_node", Number: 17, Type: "ref node", Doc: "The one node on which it can run; absent: any."},
 		{Path: "spec.agent", Number: 14, Type: "string", Doc: "The agent whose session it serves, as the caller named it.", Indexed: true},
 		{Path: "spec.origin", Number: 15, Type: "enum sandbox_origin", Doc: "Way by which the request got it.", Choices: []string{"session", "pool", "cold"}},
+		{Path: "spec.runner", Number: 24, Type: "bool", Doc: "Its node is a runner, and no address leads to it; the scheduler sets it with the node.", Default: "false"},
 		{Path: "spec.execution", Number: 20, Type: "ref execution", Doc: "The execution for which it was made, and with which it is deleted.", Indexed: true},
 		{Path: "spec.api_key", Number: 22, Type: "string", Doc: "Id of the API key with which it was asked for, and whose bounds hold; absent: there was none."},
 		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "pausing", "paused", "stopping", "stopped", "failed"}},

@@ -24,7 +24,9 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("runner", "Machines that dial out to run sandboxes",
-		command.Group("token", "Tokens with which machines become runners", newCreateToken(e)), newList(e), newDelete(e))
+		command.Group("token", "Tokens with which machines become runners", newCreateToken(e)), newList(e),
+		newAllow(e, "allow", "Permit that an app runs on a runner", allowLong, runner.RunnersClient.Allow),
+		newAllow(e, "deny", "Place an app on a runner no more", denyLong, runner.RunnersClient.Deny), newDelete(e))
 }
 
 type createOptions struct {
@@ -96,6 +98,49 @@ func newList(e *command.Env) *cobra.Command {
 		node.Table(e, all, sandboxes)
 		return nil
 	})
+}
+
+const (
+	allowLong = `Permits that sandboxes of an app's services are placed on a runner. The machine so gets the app's code and variables, and
+the ingress sends it requests through its connection. Services with disks, and of apps with addons, stay on the server, and
+there are no names of apps (APP.internal) on a runner.`
+	denyLong = `Places no more sandboxes of an app on a runner. Those that run there go on until they are replaced: r app restart.`
+)
+
+type allowOptions struct {
+	*command.Env
+	verb string
+	call func(runner.RunnersClient, context.Context, *runner.AllowRequest) error
+}
+
+func newAllow(e *command.Env, verb, short, long string, call func(runner.RunnersClient, context.Context, *runner.AllowRequest) error) *cobra.Command {
+	o := &allowOptions{e, verb, call}
+	return &cobra.Command{
+		Use: verb + " RUNNER APP", Short: short, Long: long,
+		Example:           "  r runner " + verb + " edge-1 shop",
+		Args:              command.Args(2, 2, "RUNNER", "APP"),
+		ValidArgsFunction: command.CompleteFirst(e, core.NodeKind),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
+	}
+}
+
+func (o *allowOptions) run(ctx context.Context, name, app string) error {
+	c, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := o.call(runner.NewRunnersClient(c), ctx, &runner.AllowRequest{Runner: name, Project: o.Project(), App: app}); err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]any{"runner": name, "app": app, "allowed": o.verb == "allow"})
+	}
+	if o.verb == "allow" {
+		o.Notef("%s services of %s may run on %s\n", o.Paint(console.Green, "✓"), app, name)
+		return nil
+	}
+	o.Notef("%s no more sandboxes of %s are placed on %s\n", o.Paint(console.Green, "✓"), app, name)
+	return nil
 }
 
 func newDelete(e *command.Env) *cobra.Command {

@@ -54,7 +54,8 @@ type Reconciler struct {
 	Informers *informer.Set // used by Controller
 	Ingress   Ingress       // nil: there is none, and only CPU counts
 	Meter     Meter
-	Node      id.Node // of this server, whose ingress measures requests to its own sandboxes only
+	Node      id.Node                   // of this server, whose ingress measures requests to its own sandboxes only
+	Connected func(runner id.Node) bool // whether this server's ingress reaches a runner; nil: none
 	Logger    *slog.Logger
 	Now       func() time.Time // nil: time.Now
 
@@ -217,13 +218,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	return 0, err
 }
 
-// elsewhere reports whether sandboxes of a pool run on the nodes of other servers.
+// elsewhere reports whether sandboxes of a pool run where other servers may send requests: on their nodes,
+// or on runners that are not connected to this server.
 func (r *Reconciler) elsewhere(ctx context.Context, p *sandbox.SandboxPool) (bool, error) {
 	all, err := sandboxes.InPool(ctx, r.Store, p.GetID())
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(sandboxes.Classify(all).Live, func(sb *sandbox.Sandbox) bool { return sb.Spec.Node != "" && sb.Spec.Node != r.Node }), nil
+	return slices.ContainsFunc(sandboxes.Classify(all).Live, func(sb *sandbox.Sandbox) bool {
+		own := sb.Spec.Node == "" || sb.Spec.Node == r.Node || sb.Spec.Runner && r.Connected != nil && r.Connected(sb.Spec.Node)
+		return !own
+	}), nil
 }
 
 func (r *Reconciler) forget(pid schema.ID) {

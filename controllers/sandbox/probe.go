@@ -83,6 +83,9 @@ func (r *Reconciler) attempt(ctx context.Context, sb *sandbox.Sandbox) error {
 	if p.Port == 0 {
 		return errs.New(errs.InvalidArgument, "its probe has no port")
 	}
+	if sb.Spec.Runner {
+		return r.probeInside(ctx, sb, p)
+	}
 	if sb.Status.Address == "" {
 		return r.probeListening(ctx, sb, p)
 	}

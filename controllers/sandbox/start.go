@@ -107,8 +107,9 @@ func (r *Reconciler) startOutput(ctx context.Context, sb *sandbox.Sandbox) []str
 	return lines[max(0, len(lines)-logTail):]
 }
 
-// probeInside probes a sandbox with a start command, through its agent: its
-// network may be closed, and the server may listen on the loopback only.
+// probeInside probes a sandbox with a start command, or on a runner, through its agent: its
+// network may be closed, and the server may listen on the loopback only. What a runner's
+// sandbox serves is reached by the same way.
 func (r *Reconciler) probeInside(ctx context.Context, sb *sandbox.Sandbox, p sandbox.Probe) error {
 	if p.Kind == sandbox.ProbeKindExec {
 		return r.probeCommand(ctx, sb, p.Command)

@@ -26,6 +26,7 @@ type Node struct {
 	DiskFull bool
 	DiskFree int64 // free disk space in bytes; for messages
 	Runner   bool
+	Apps     []string // of a runner: the apps whose services may run there
 }
 
 // Sandbox is a sandbox that holds, or asks for, a reservation.
@@ -35,6 +36,7 @@ type Sandbox struct {
 	Arch    string // architecture; empty: any
 	Only    string // id of the one node on which it can run; empty: any
 	Extra   bool   // the sandbox leaves room for rollouts
+	App     string // its app; empty: none
 	Home    string // what a runner does not do that it needs, such as "has no disks"; empty: it can run on one
 	Reserve Resources
 }
@@ -173,6 +175,8 @@ func (n *node) refuses(s Sandbox) string {
 		return fmt.Sprintf("is %s, not %s", n.Arch, s.Arch)
 	case n.Runner && s.Home != "":
 		return "is a runner, which " + s.Home
+	case n.Runner && s.App != "" && !slices.Contains(n.Apps, s.App):
+		return "is a runner that may not run this app (`r runner allow`)"
 	case n.DiskFull:
 		return fmt.Sprintf("its disk is nearly full, %s free", bytes(n.DiskFree))
 	}

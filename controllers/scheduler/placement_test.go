@@ -172,9 +172,18 @@ func TestRunners(t *testing.T) {
 	if !errs.Is(err, errs.ResourceExhausted) || !strings.Contains(err.Error(), "r: is a runner, which has no disks") {
 		t.Error(err)
 	}
+	service := Sandbox{ID: "c", App: "app-1"}
+	_, err = NewPlan(nodes).Place(service)
+	if !errs.Is(err, errs.ResourceExhausted) || !strings.Contains(err.Error(), "r: is a runner that may not run this app") {
+		t.Error(err)
+	}
+	nodes[0].Apps = []string{"app-2", "app-1"}
+	if n, err := NewPlan(nodes).Place(service); err != nil || n != "r" {
+		t.Errorf("%s, %v", n, err)
+	}
 	for want, change := range map[string]func(*sandbox.Sandbox){
-		"":             func(*sandbox.Sandbox) {},
-		"runs no apps": func(s *sandbox.Sandbox) { s.Spec.App = "app-1" },
+		"": func(s *sandbox.Sandbox) { s.Spec.App, s.Spec.Pool = "app-1", "pool-1" },
+		"runs nothing of apps but their services": func(s *sandbox.Sandbox) { s.Spec.App = "app-1" },
 		"has no disks": func(s *sandbox.Sandbox) { s.Spec.Template.Volumes = make([]sandbox.Volume, 1) },
 		"adds no secrets to requests": func(s *sandbox.Sandbox) {
 			s.Spec.Template.Egress = &sandbox.Egress{Inject: make([]sandbox.Injection, 1)}

@@ -2,7 +2,7 @@
 // them, on one reading of all reservations, so that two decisions never count
 // the same room twice.
 //
-// It owns spec.node, which it sets once, and the status of a sandbox as long
+// It owns spec.node and spec.runner, which it sets once, and the status of a sandbox as long
 // as that has no node: the phase becomes scheduled in the same transaction, or
 // the message says why nothing has room. A sandbox that a user stops before
 // it has a node ends here.
@@ -23,8 +23,9 @@
 //  3. of these the one with the smallest id.
 //
 // The answer does not depend on the order in which nodes and sandboxes are
-// given. Sandboxes of apps, with disks, with secrets that are added to their
-// requests, or of a copy of a snapshot do not fit on runners. A sandbox that mounts
+// given. Sandboxes with disks, with secrets that are added to their requests, or of a copy
+// of a snapshot do not fit on runners. Of apps only the services of those that a runner may
+// run do (spec.apps of its node), without addons, whose names there are none of on a runner. A sandbox that mounts
 // a disk goes to the node of the others that do, or to the one whose directory has
 // the data of the disk.
 package scheduler
@@ -36,6 +37,7 @@ import (
 	"slices"
 	"time"
 
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
@@ -68,8 +70,8 @@ func (r *Reconciler) Controller() kit.Controller {
 		Name: "scheduler", Reconcile: r.Reconcile,
 		Workers: 1, // decisions are made one after the other
 		Access: kit.Access{
-			Reads: []*schema.Kind{disk.DiskKind},
-			Owns:  kit.Fields(sandbox.SandboxKind, "spec.node"),
+			Reads: []*schema.Kind{disk.DiskKind, addon.AddonAttachmentKind},
+			Owns:  kit.Fields(sandbox.SandboxKind, "spec.node", "spec.runner"),
 			Shares: []kit.Share{{
 				Field: kit.Field{Kind: sandbox.SandboxKind, Path: "status"}, Owner: "sandbox",
 				Why:  "while it has no node, and so no controller of one",
@@ -103,6 +105,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
+	users, err := r.addonUsers(ctx, plan)
+	if err != nil {
+		return 0, err
+	}
 	// A sandbox that does not fit does not delay later ones that do.
 	var failed error
 	waiting := false
@@ -113,7 +119,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 			}
 			continue
 		}
-		node, err := plan.Place(attached.bind(reservation(s), s))
+		request := attached.bind(reservation(s), s)
+		if users[s.Spec.App] {
+			request.Home = cmp.Or(request.Home, "reaches no addons")
+		}
+		node, err := plan.Place(request)
 		if err != nil {
 			waiting = true
 			if err := r.reportWait(ctx, s, err); err != nil && failed == nil {
@@ -121,7 +131,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 			}
 			continue
 		}
-		if err := r.assign(ctx, s, id.Node(node)); err != nil {
+		if err := r.assign(ctx, s, id.Node(node), plan.byID[node].Runner); err != nil {
 			plan.Remove(string(s.ID))
 			if failed == nil {
 				failed = err
@@ -169,7 +179,7 @@ func (r *Reconciler) plan(ctx context.Context) (*Plan, attachments, error) {
 		list = append(list, Node{ID: string(n.ID), Name: cmp.Or(n.Name, n.Spec.Hostname), Arch: n.Spec.Arch,
 			Ready: n.Status.Phase == core.NodePhaseReady, Cordoned: n.Spec.Cordoned,
 			Capacity: Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes},
-			DiskFull: n.Status.DiskFull, DiskFree: value(n.Status.DiskFreeBytes), Runner: n.Spec.Runner})
+			DiskFull: n.Status.DiskFull, DiskFree: value(n.Status.DiskFreeBytes), Runner: n.Spec.Runner, Apps: n.Spec.Apps})
 	}
 	plan, attached := NewPlan(list), attachments{}
 	all, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{})
@@ -206,9 +216,26 @@ func (r *Reconciler) addHomes(ctx context.Context, nodes []*core.Node, a attachm
 	return nil
 }
 
+// addonUsers returns the apps that use addons, if there is a runner for apps: no name of an addon is
+// answered there.
+func (r *Reconciler) addonUsers(ctx context.Context, p *Plan) (map[id.App]bool, error) {
+	if !slices.ContainsFunc(p.nodes, func(n *node) bool { return len(n.Apps) > 0 }) {
+		return nil, nil
+	}
+	all, _, err := entity.List[addon.AddonAttachment](ctx, r.Store, entity.Query{})
+	if err != nil {
+		return nil, errs.Wrap(err, "list the users of addons")
+	}
+	users := map[id.App]bool{}
+	for _, a := range all {
+		users[a.Spec.App] = true
+	}
+	return users, nil
+}
+
 func reservation(s *sandbox.Sandbox) Sandbox {
 	cpu, memory := s.Reserved()
-	return Sandbox{ID: string(s.ID), Home: sandboxes.NotOnRunners(s), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Only: string(s.Spec.OnlyNode),
+	return Sandbox{ID: string(s.ID), App: string(s.Spec.App), Home: sandboxes.NotOnRunners(s), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Only: string(s.Spec.OnlyNode),
 		Extra: s.Spec.Pool == "" && s.Spec.App == "", Reserve: Resources{CPUMillis: cpu, MemoryBytes: memory}}
 }
 
@@ -220,8 +247,8 @@ func value(n *int64) int64 {
 }
 
 // assign writes the decision, if the sandbox has not changed since it was read.
-func (r *Reconciler) assign(ctx context.Context, s *sandbox.Sandbox, node id.Node) error {
-	s.Spec.Node = node
+func (r *Reconciler) assign(ctx context.Context, s *sandbox.Sandbox, node id.Node, runner bool) error {
+	s.Spec.Node, s.Spec.Runner = node, runner
 	s.Status.Phase, s.Status.Message = sandbox.SandboxPhaseScheduled, ""
 	spec, err := entity.UpdateSpecOp(s)
 	if err != nil {

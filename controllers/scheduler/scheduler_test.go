@@ -7,8 +7,11 @@ import (
 	"testing"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/addon"
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/kit/kittest"
@@ -231,5 +234,53 @@ func TestSandboxGoesToItsDisk(t *testing.T) {
 	wait.For(f, "it is placed", func() bool { return f.get(s).Spec.Node != "" })
 	if got := f.get(s).Spec.Node; got != home.GetID() {
 		t.Errorf("the sandbox is on %s", got)
+	}
+}
+
+// TestServicesOnRunners: the services of an app are spread over the server and a runner that may run it; the others stay on
+// the server, those of an app with an addon too.
+func TestServicesOnRunners(t *testing.T) {
+	f := setup(t)
+	server := f.node("server", 8000, 64*gib)
+	newApp := func(name string) *app.App {
+		a := app.NewApp()
+		a.Project, a.Name = f.project, name
+		f.create(a)
+		return a
+	}
+	shop, api, other := newApp("shop"), newApp("api"), newApp("other")
+	edge := core.NewNode()
+	edge.Name, edge.Spec.Arch, edge.Spec.CPUMillis, edge.Spec.MemoryBytes, edge.Spec.Runner = "edge", "amd64", 8000, 64*gib, true
+	edge.Spec.Apps = []string{string(shop.ID), string(api.ID)}
+	edge.Status.Phase = core.NodePhaseReady
+	f.create(edge)
+	db := addon.NewAddon()
+	db.Project, db.Name, db.Spec.Engine = f.project, "db", addon.EnginePostgres
+	f.create(db)
+	use := addon.NewAddonAttachment()
+	use.Project, use.Spec.Addon, use.Spec.App, use.Spec.Key = f.project, db.GetID(), api.GetID(), "db/api"
+	f.create(use)
+	f.run()
+	for _, tc := range []struct {
+		app     *app.App
+		runners int
+	}{{shop, 1}, {api, 0}, {other, 0}} {
+		p := sandbox.NewSandboxPool()
+		p.Project, p.Spec.App, p.Spec.Template.Image = f.project, tc.app.GetID(), "img@sha256:0"
+		f.create(p)
+		on := map[id.Node]int{}
+		for range 2 {
+			s := sandbox.NewSandbox()
+			s.Project, s.Spec.App, s.Spec.Pool, s.Spec.Template.Image = f.project, tc.app.GetID(), p.GetID(), "img@sha256:0"
+			f.create(s)
+			wait.For(f, "it is placed", func() bool { return f.get(s).Spec.Node != "" })
+			got := f.get(s)
+			if on[got.Spec.Node]++; got.Spec.Runner != (got.Spec.Node == edge.GetID()) {
+				t.Errorf("%s: on node %s, runner %v", tc.app.Name, got.Spec.Node, got.Spec.Runner)
+			}
+		}
+		if on[edge.GetID()] != tc.runners || on[server.GetID()] != 2-tc.runners {
+			t.Errorf("%s: %v", tc.app.Name, on)
+		}
 	}
 }

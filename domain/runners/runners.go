@@ -3,6 +3,7 @@
 //
 //	CreateToken   makes a token with which one machine becomes a runner
 //	Join          uses one up
+//	SetApp        says whether services of an app may be placed on a runner
 //	Delete        begins to remove a runner; controllers/node does the rest
 //
 // A token is 256 random bits; the store has its SHA-256. The identity of a
@@ -14,6 +15,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"time"
 
@@ -153,6 +155,26 @@ func (s *Service) again(ctx context.Context, t *core.RunnerToken, req JoinReques
 		return "", errToken()
 	}
 	return n.GetID(), nil
+}
+
+// SetApp permits, or does not permit any longer, that services of an app are placed on a runner.
+// NotFound if there is no such node, FailedPrecondition if it is no runner.
+func (s *Service) SetApp(ctx context.Context, name string, a id.App, allowed bool) error {
+	n, err := nodes.Find(ctx, s.Store, name)
+	if err != nil {
+		return err
+	}
+	if !n.Spec.Runner {
+		return errs.New(errs.FailedPrecondition, "node %s is no runner", n.Name)
+	}
+	_, err = entity.ModifySpec(ctx, s.Store, n.GetID(), func(n *core.Node) error {
+		n.Spec.Apps = slices.DeleteFunc(n.Spec.Apps, func(x string) bool { return x == string(a) })
+		if allowed {
+			n.Spec.Apps = append(n.Spec.Apps, string(a))
+		}
+		return nil
+	})
+	return err
 }
 
 // Delete revokes the certificates of a runner, which it returns, and marks its node

@@ -65,7 +65,7 @@ var DefaultRoles = Roles{
 	"viewer":   {"read"},
 	"agent":    {"read", "exec"},
 	"deployer": {"read", "deploy", "exec"},
-	"ingress":  {"store.Entities/Get", "store.Entities/List", "store.Entities/Watch", "sandbox.Previews/Dial", "sandbox.Previews/Wake", "certificate.Certificates/Served", "app.Routes/Passwords"},
+	"ingress":  {"store.Entities/Get", "store.Entities/List", "store.Entities/Watch", "sandbox.Previews/Dial", "sandbox.Previews/Wake", "sandbox.Sandboxes/DialService", "certificate.Certificates/Served", "app.Routes/Passwords"},
 }
 
 // Names returns the roles, sorted, with RoleAdmin.

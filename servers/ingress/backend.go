@@ -247,6 +247,8 @@ func (c *upConn) look(fd uintptr) bool {
 type registry struct {
 	dial    func(ctx context.Context, address string) (net.Conn, error)
 	metrics *metrics
+	// dialService is Config.DialService.
+	dialService func(ctx context.Context, sandbox schema.ID, port int) (net.Conn, error)
 
 	mu       sync.Mutex
 	backends map[schema.ID]*backend
@@ -279,6 +281,9 @@ func (r *registry) backend(s Sandbox) *backend {
 		r.leaving[b] = struct{}{}
 	}
 	b = &backend{Sandbox: s, dial: r.dial}
+	if s.Port != 0 {
+		b.dial = func(ctx context.Context, _ string) (net.Conn, error) { return r.dialService(ctx, s.ID, int(s.Port)) }
+	}
 	r.backends[s.ID] = b
 	return b
 }

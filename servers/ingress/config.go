@@ -61,6 +61,10 @@ type Config struct {
 	// network addresses are reached.
 	Dial func(ctx context.Context, preview schema.ID, port int) (net.Conn, error)
 
+	// DialService connects to the port of a sandbox of an app that is on a runner, through the server.
+	// Nil: sandboxes on runners are not reached.
+	DialService func(ctx context.Context, sandbox schema.ID, port int) (net.Conn, error)
+
 	TableFile   string // where the last table is kept; empty: nowhere
 	AdminSocket string // unix socket of the admin interface; empty: none
 	// TakeOver is the admin socket of the ingress whose listening sockets this one

@@ -24,6 +24,10 @@
 // and chooses again if not. So when a new table is visible (admin: synced),
 // the count of in-flight requests of the old version can only fall.
 //
+// A sandbox on a runner has no address here: its connections go through the server
+// (Config.DialService). It gets a request when those of this node have more than
+// runnerCost requests more than it. A sandbox on the node of another server is not reached.
+//
 // # The table file
 //
 //	runtime-ingress-table 1 <sha256 of the rest, hex>\n

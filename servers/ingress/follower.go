@@ -213,13 +213,20 @@ func routeOf(r *app.Route) (Route, bool) {
 func (f *follower) sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 	port := httpPort(sb.Spec.Template.Ports)
 	if sb.Spec.App == "" || sb.Status.Phase != sandbox.SandboxPhaseRunning || !sb.Status.Ready ||
-		sb.Spec.Desired != sandbox.DesiredStateRunning || sb.Spec.DrainingAt != nil || sb.Status.Address == "" || port == 0 {
+		sb.Spec.Desired != sandbox.DesiredStateRunning || sb.Spec.DrainingAt != nil || sb.Status.Address == "" && !sb.Spec.Runner || port == 0 {
 		return Sandbox{}, false
 	}
 	o := Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service}
-	if o.Remote = sb.Spec.Node != f.in.cfg.Node; !o.Remote {
-		o.Address, o.H2C = net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10)), speaksH2C(sb.Spec.Template.Ports, port)
+	o.Remote = sb.Spec.Runner || sb.Spec.Node != f.in.cfg.Node
+	switch {
+	case sb.Spec.Runner && f.in.cfg.DialService != nil:
+		o.Port = port
+	case o.Remote:
+		return o, true
+	default:
+		o.Address = net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10))
 	}
+	o.H2C = speaksH2C(sb.Spec.Template.Ports, port)
 	return o, true
 }
 

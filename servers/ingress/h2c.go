@@ -3,6 +3,7 @@ package ingress
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -77,7 +78,7 @@ func (x *exchange) attemptH2(b *backend) error {
 	if err != nil {
 		return &answerError{err}
 	}
-	req.URL.Host = b.Address
+	req.URL.Host = cmp.Or(b.Address, string(b.ID)) // one on a runner has none
 	var body *h2Body
 	if x.out.length != 0 {
 		body = &h2Body{x: x, sent: sent, silent: mayBeSilent(x.r.Header.Get("Content-Type"))}

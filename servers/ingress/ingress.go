@@ -62,6 +62,7 @@ func New(cfg Config) (*Ingress, error) {
 	in.registry = newRegistry(func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}, in.metrics)
+	in.registry.dialService = cfg.DialService
 	in.tcp = &tcpPorts{in: in, allowed: cfg.TCPPorts, wake: make(chan struct{}, 1), open: map[int64]net.Listener{}}
 	in.table.Store(newTable(&State{}, in.registry))
 	in.keys = newKeyring(in)

@@ -70,7 +70,8 @@ type Sandbox struct {
 	Version schema.ID `json:"version"`
 	Service string    `json:"service"`
 	Address string    `json:"address"`          // host:port; of a remote one empty
-	Remote  bool      `json:"remote,omitempty"` // it is on another node, and not reached
+	Remote  bool      `json:"remote,omitempty"` // it is on another node, and not reached but by Port
+	Port    int64     `json:"port,omitempty"`   // it is on a runner, where this port is reached through the server
 	H2C     bool      `json:"h2c,omitempty"`    // it speaks HTTP/2 without TLS
 }
 

@@ -18,9 +18,11 @@ func (x *exchange) pick(tg *target, tried []*backend) (*backend, *load) {
 		if c, err := x.r.Cookie(stickyCookie); err == nil {
 			now := time.Now()
 			for _, g := range tg.groups { // a client also keeps the version that it drew
-				for _, b := range g.backends {
-					if stickyTag(b) == c.Value && !b.down(now) && !slices.Contains(tried, b) {
-						return b, g.load
+				for _, list := range [][]*backend{g.backends, g.runners} {
+					for _, b := range list {
+						if stickyTag(b) == c.Value && !b.down(now) && !slices.Contains(tried, b) {
+							return b, g.load
+						}
 					}
 				}
 			}

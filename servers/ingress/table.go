@@ -46,16 +46,44 @@ type target struct {
 
 // group is the ready sandboxes of one version, and its share of the requests.
 type group struct {
-	weight   int64
-	backends []*backend
-	remote   bool // the version has ready sandboxes on other nodes
-	load     *load
+	weight int64
+	ready
+	remote bool // the version has ready sandboxes on nodes that are not reached
+	load   *load
+}
+
+// ready is the sandboxes of a version of a service that are reached.
+type ready struct {
+	backends []*backend // of this node
+	runners  []*backend // on runners, through the server
+}
+
+// runnerCost is how many more requests than one on a runner a sandbox of this node takes before the
+// one on the runner, whose requests go through the server and the runner's connection, gets the next.
+const runnerCost = 4
+
+// pick chooses a sandbox that is not in tried, or returns nil.
+func (r *ready) pick(tried []*backend) *backend {
+	here := pick(r.backends, tried)
+	if len(r.runners) == 0 {
+		return here
+	}
+	there, now := pick(r.runners, tried), time.Now()
+	switch {
+	case here == nil:
+		return there
+	case there == nil, there.down(now):
+		return here
+	case here.down(now), here.inflight.Load() > there.inflight.Load()+runnerCost:
+		return there
+	}
+	return here
 }
 
 // ready returns how many sandboxes a target has.
 func (t *target) ready() (n int) {
 	for _, g := range t.groups {
-		n += len(g.backends)
+		n += len(g.backends) + len(g.runners)
 	}
 	return n
 }
@@ -82,15 +110,21 @@ func newTable(s *State, reg *registry) *table {
 	for _, a := range s.Apps {
 		apps[a.ID] = a
 	}
-	ready := map[serviceKey][]*backend{}
+	reached := map[serviceKey]ready{}
 	remote := map[serviceKey]bool{}
 	for _, sb := range s.Sandboxes {
 		key := serviceKey{sb.App, sb.Service, sb.Version}
-		if sb.Remote {
+		r := reached[key]
+		switch {
+		case sb.Port != 0 && reg.dialService != nil:
+			r.runners = append(r.runners, reg.backend(sb))
+		case sb.Remote:
 			remote[key] = true
 			continue
+		default:
+			r.backends = append(r.backends, reg.backend(sb))
 		}
-		ready[key] = append(ready[key], reg.backend(sb))
+		reached[key] = r
 	}
 	t.guests = newGuests(s, reg)
 	targets := map[serviceKey]*target{}
@@ -111,7 +145,7 @@ func newTable(s *State, reg *registry) *table {
 		targets[key] = tg
 		if version != "" {
 			tg.away = "" // maintenance is of the app's hosts
-			tg.groups = []group{{1, ready[key], remote[key], reg.load(key)}}
+			tg.groups = []group{{1, reached[key], remote[key], reg.load(key)}}
 			return tg
 		}
 		for _, sh := range a.Versions {
@@ -123,7 +157,7 @@ func newTable(s *State, reg *registry) *table {
 			}
 			if sh.Weight > 0 {
 				key := serviceKey{aid, service, sh.Version}
-				tg.groups = append(tg.groups, group{sh.Weight, ready[key], remote[key], reg.load(key)})
+				tg.groups = append(tg.groups, group{sh.Weight, reached[key], remote[key], reg.load(key)})
 			}
 		}
 		return tg
@@ -238,7 +272,7 @@ func find(rules []rule, path string) *target {
 // if no version serves.
 func (t *target) pick(tried []*backend) (*backend, *load) {
 	if len(t.groups) == 1 {
-		return pick(t.groups[0].backends, tried), t.groups[0].load
+		return t.groups[0].pick(tried), t.groups[0].load
 	}
 	var drawn *load
 	for left := t.groups; len(left) > 0; {
@@ -254,7 +288,7 @@ func (t *target) pick(tried []*backend) (*backend, *load) {
 		if drawn == nil {
 			drawn = left[i].load
 		}
-		if b := pick(left[i].backends, tried); b != nil {
+		if b := left[i].pick(tried); b != nil {
 			if left[i].load != drawn {
 				drawn.missed.Add(1) // the other version may sleep
 			}

@@ -44,11 +44,7 @@ func (h *previewHandler) Dial(ctx context.Context, req *sandbox.DialPreviewReque
 	if err != nil {
 		return err
 	}
-	if _, err := st.Writer().Write([]byte{0}); err != nil {
-		c.Close()
-		return err
-	}
-	return connect(ctx, c, st)
+	return connected(ctx, c, st)
 }
 
 func (h *previewHandler) Wake(ctx context.Context, req *sandbox.PreviewRequest) error {

@@ -86,6 +86,24 @@ func (h *sandboxHandler) Dial(ctx context.Context, req *sandbox.DialRequest, st 
 	return connect(ctx, c, st)
 }
 
+// DialService connects the streams of the call with a port of a service, after a byte 0.
+func (h *sandboxHandler) DialService(ctx context.Context, req *sandbox.DialRequest, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	c, err := h.sandboxes.DialService(ctx, req.Sandbox, int(req.Port))
+	if err != nil {
+		return err
+	}
+	return connected(ctx, c, st)
+}
+
+// connected is connect after a byte 0, which says that there is a connection.
+func connected(ctx context.Context, c sandboxes.Conn, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	if _, err := st.Writer().Write([]byte{0}); err != nil {
+		c.Close()
+		return err
+	}
+	return connect(ctx, c, st)
+}
+
 // connect connects the streams of a call with a port of a sandbox, until the
 // process there has ended its side.
 func connect(ctx context.Context, c sandboxes.Conn, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {

@@ -241,6 +241,9 @@ func (n *Nodes) known(sid id.Sandbox) (m sandboxes.Node, ok bool) {
 	return newRemoteNode(link{n.hub, sb.Spec.Node}), true
 }
 
+// Connected reports whether a runner is connected.
+func (n *Nodes) Connected(node id.Node) bool { return n.hub.Connected(node) }
+
 // syncTime bounds how long a call waits for a server that has just begun.
 const syncTime = 5 * time.Second
 

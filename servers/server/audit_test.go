@@ -34,7 +34,7 @@ func (e *frontEnv) records(q entity.HistoryQuery) []entity.HistoryRecord {
 
 // unaudited are the methods that record nothing although their permission is not read.
 var unaudited = []string{
-	"app.Deploys/PlanUpload", "sandbox.Files/Attributes", "sandbox.Files/List", "sandbox.Files/Space", "sandbox.Files/Stat", "sandbox.Files/Watch", "sandbox.Previews/Dial", "sandbox.Sandboxes/CheckExec", "server.Debug/Controllers", "store.Entities/KeepAlive",
+	"app.Deploys/PlanUpload", "sandbox.Files/Attributes", "sandbox.Files/List", "sandbox.Files/Space", "sandbox.Files/Stat", "sandbox.Files/Watch", "sandbox.Previews/Dial", "sandbox.Sandboxes/CheckExec", "sandbox.Sandboxes/DialService", "server.Debug/Controllers", "store.Entities/KeepAlive",
 }
 
 // audited are the methods that record although every role permits them.

@@ -252,7 +252,7 @@ func (c *control) drainer() deployment.Drainer {
 
 // autoscaler has the number of sandboxes of services follow the load.
 func (c *control) autoscaler(nodeID id.Node, log *slog.Logger) *autoscale.Reconciler {
-	r := &autoscale.Reconciler{Store: c.store, Informers: c.informers, Meter: c.deps.Sandboxes.Node, Node: nodeID, Logger: log}
+	r := &autoscale.Reconciler{Store: c.store, Informers: c.informers, Meter: c.deps.Sandboxes.Node, Node: nodeID, Connected: c.runners.Connected, Logger: log}
 	if c.cfg.Ingress.HTTPAddress != "" {
 		r.Ingress = ingress.Client{Socket: ingressAdmin(c.m.in)}
 	}

@@ -191,7 +191,7 @@ func TestDebugControllers(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}
-	if s := got["scheduler"]; !s.Controller || !slices.Equal(s.Owns, []string{"sandbox.spec.node"}) || !slices.Equal(s.Watches, []string{"sandbox", "node"}) ||
+	if s := got["scheduler"]; !s.Controller || !slices.Equal(s.Owns, []string{"sandbox.spec.node", "sandbox.spec.runner"}) || !slices.Equal(s.Watches, []string{"sandbox", "node"}) ||
 		len(s.Shares) != 1 || s.Shares[0].Owner != "sandbox" {
 		t.Errorf("%+v", s)
 	}

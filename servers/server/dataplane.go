@@ -32,8 +32,12 @@ import (
 	"miren.dev/runtime/servers/ingress"
 )
 
-// previewDial bounds the time in which the server connects to a preview.
-const previewDial = 5 * time.Second
+// previewDial bounds the time in which the server connects to a preview, and serviceDial that for
+// a service on a runner. Meanwhile a request does not try another sandbox.
+const (
+	previewDial = 5 * time.Second
+	serviceDial = 2 * time.Second
+)
 
 // minAccessLog is the smallest size at which the access log is rotated, in bytes.
 const minAccessLog = 64 << 10
@@ -106,6 +110,12 @@ func Ingress(ctx context.Context, cfg *config.Config, node id.Node, socket, take
 		return err
 	}
 	defer client.Close()
+	// Each connection to a runner is a call, of which a connection to the server has a limited number.
+	runners, err := rpc.NewClient("unix://"+in.Socket(ingressSocket), rpc.ClientOptions{})
+	if err != nil {
+		return err
+	}
+	defer runners.Close()
 	var access io.Writer
 	if n := cfg.Ingress.AccessLogBytes; n > 0 { // the file and its predecessor
 		if access, err = openLog(in.State("logs", "access.log"), max(int64(n)/2, minAccessLog)); err != nil {
@@ -125,7 +135,7 @@ func Ingress(ctx context.Context, cfg *config.Config, node id.Node, socket, take
 		return err
 	}
 	metrics := prometheus.NewRegistry()
-	previews := sandbox.NewPreviewsClient(client)
+	previews, services := sandbox.NewPreviewsClient(client), sandbox.NewSandboxesClient(runners)
 	var secure []string
 	if a := cfg.Ingress.HTTPSAddress; a != "" {
 		secure = append(secure, a)
@@ -146,6 +156,11 @@ func Ingress(ctx context.Context, cfg *config.Config, node id.Node, socket, take
 			ctx, cancel := context.WithTimeout(ctx, previewDial)
 			defer cancel()
 			return dialPreview(ctx, previews, id.Preview(pid), port)
+		},
+		DialService: func(ctx context.Context, sid schema.ID, port int) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, serviceDial)
+			defer cancel()
+			return dialService(ctx, services, id.Sandbox(sid), port)
 		},
 		Reader: remote.New(client), Node: node, TableFile: filepath.Join(dir, "table"), AdminSocket: cmp.Or(socket, ingressAdmin(in)), TakeOver: takeOver,
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,

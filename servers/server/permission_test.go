@@ -16,7 +16,7 @@ import (
 var reach = map[string][]string{
 	"":               nil, // a certificate without a known role
 	"viewer":         {"read"},
-	"ingress":        {"store.Entities/Get", "store.Entities/List", "store.Entities/Watch", "sandbox.Previews/Dial", "sandbox.Previews/Wake", "certificate.Certificates/Served", "app.Routes/Passwords"},
+	"ingress":        {"store.Entities/Get", "store.Entities/List", "store.Entities/Watch", "sandbox.Previews/Dial", "sandbox.Previews/Wake", "sandbox.Sandboxes/DialService", "certificate.Certificates/Served", "app.Routes/Passwords"},
 	"agent":          {"read", "exec"},
 	"deployer":       {"read", "deploy", "exec"},
 	rpc.RoleAdmin:    {"read", "deploy", "exec", "write", "admin"},

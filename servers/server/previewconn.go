@@ -24,9 +24,22 @@ type previewConn struct {
 // dialPreview connects to a port of a preview. ctx bounds the time until it is
 // connected.
 func dialPreview(ctx context.Context, previews sandbox.PreviewsClient, pid id.Preview, port int) (net.Conn, error) {
+	st, cancel, err := dialStream(ctx, func(ctx context.Context) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+		return previews.Dial(ctx, &sandbox.DialPreviewRequest{Preview: pid, Port: int64(port)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &previewConn{st: st, cancel: cancel}, nil
+}
+
+// dialStream makes a call whose bytes are a connection, and waits for its first byte, which says
+// that there is one. ctx bounds the time until then; the call lasts until the function that is
+// returned is called.
+func dialStream(ctx context.Context, call func(context.Context) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], context.CancelFunc, error) {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
-	st, err := previews.Dial(base, &sandbox.DialPreviewRequest{Preview: pid, Port: int64(port)})
+	st, err := call(base)
 	if err == nil {
 		_, err = io.ReadFull(st.Reader(), make([]byte, 1))
 	}
@@ -38,9 +51,9 @@ func dialPreview(ctx context.Context, previews sandbox.PreviewsClient, pid id.Pr
 		if st != nil {
 			_ = st.Close() // it failed
 		}
-		return nil, err
+		return nil, nil, err
 	}
-	return &previewConn{st: st, cancel: cancel}, nil
+	return st, cancel, nil
 }
 
 func (c *previewConn) Read(b []byte) (int, error)  { return c.st.Reader().Read(b) }

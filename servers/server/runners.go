@@ -124,3 +124,21 @@ func (h *runnerHandler) Delete(ctx context.Context, req *runner.RunnerRequest) e
 	h.front.c.logger.Info("runner deleted", "node", string(node))
 	return nil
 }
+
+// Allow implements runner.Runners.
+func (h *runnerHandler) Allow(ctx context.Context, req *runner.AllowRequest) error {
+	return h.setApp(ctx, req, true)
+}
+
+// Deny implements runner.Runners.
+func (h *runnerHandler) Deny(ctx context.Context, req *runner.AllowRequest) error {
+	return h.setApp(ctx, req, false)
+}
+
+func (h *runnerHandler) setApp(ctx context.Context, req *runner.AllowRequest, allowed bool) error {
+	a, err := h.front.c.deps.Apps.Find(ctx, req.Project, req.App)
+	if err != nil {
+		return err
+	}
+	return h.service.SetApp(ctx, req.Runner, a.GetID(), allowed)
+}

@@ -1,0 +1,119 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// onRunner creates a ready sandbox on a runner, whose status has an address although the server
+// stores none.
+func (c *control) onRunner(node id.Node, v id.AppVersion, url string) *sandbox.Sandbox {
+	c.Helper()
+	s := c.on(node, v, url)
+	if _, err := entity.ModifySpec(c.Context(), c.store, s.GetID(), func(s *sandbox.Sandbox) error {
+		s.Spec.Runner = true
+		return nil
+	}); err != nil {
+		c.Fatal(err)
+	}
+	return s
+}
+
+// TestSandboxesOnRunners: they are reached through the server only, which a sandbox of this node that has
+// room is preferred to.
+func TestSandboxesOnRunners(t *testing.T) {
+	c := newControl(t)
+	here, there := c.node("here"), c.node("there")
+	v := c.version()
+	hold, busy := make(chan struct{}), atomic.Int64{}
+	local := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/busy" {
+			busy.Add(1)
+			<-hold
+		}
+		_, _ = io.WriteString(w, "here")
+	})
+	through := upstream(t, says("runner"))
+	url := foreign(t)
+	_, text, _ := net.SplitHostPort(strings.TrimPrefix(url, "http://"))
+	port, _ := strconv.Atoi(text)
+	sb := c.onRunner(there, v, url)
+	var connected atomic.Bool
+	connected.Store(true)
+	dial := func(_ context.Context, sid schema.ID, p int) (net.Conn, error) {
+		if sid != sb.ID || p != port {
+			t.Errorf("connected to port %d of %s", p, sid)
+		}
+		if !connected.Load() {
+			return nil, errors.New("the runner is not connected")
+		}
+		return net.Dial("tcp", through.Listener.Addr().String())
+	}
+	revision := c.activate(v)
+	in := start(t, Config{Reader: c.store, Node: here, DialService: dial, HoldTimeout: wait.Limit, Logger: quiet})
+	c.follows(in, revision)
+	cl := client(t)
+	answer := func(want string) {
+		t.Helper()
+		if code, body := get(t, cl, in.url, testHost); code != http.StatusOK || body != want {
+			t.Errorf("%d %q, want %q", code, body, want)
+		}
+	}
+	answer("runner") // the only one
+	c.on(here, v, local.URL)
+	wait.For(t, "the sandbox of this node", func() bool { _, body := get(t, cl, in.url, testHost); return body == "here" })
+	for range 50 {
+		answer("here")
+	}
+	// It has as many requests as it gets before one on a runner does.
+	defer close(hold)
+	for n := int64(1); n <= runnerCost+1; n++ {
+		go func() { // it ends with hold
+			if resp, err := client(t).Do(request(t, http.MethodGet, in.url+"/busy", testHost)); err == nil {
+				resp.Body.Close()
+			}
+		}()
+		wait.For(t, "a request under way", func() bool { return busy.Load() == n })
+	}
+	for range 10 {
+		answer("runner")
+	}
+	if n := in.registry.inflight(schema.ID(v)); len(n) != 2 || n[sb.ID] != 0 {
+		t.Errorf("requests in flight: %v", n)
+	}
+	// The runner is lost: no request fails.
+	connected.Store(false)
+	through.CloseClientConnections()
+	for range 10 {
+		answer("here")
+	}
+	connected.Store(true)
+	wait.For(t, "the runner is used again", func() bool { _, body := get(t, cl, in.url, testHost); return body == "runner" })
+}
+
+// TestRunnersWithoutServer: an ingress without a way to runners does not use their sandboxes, and says so.
+func TestRunnersWithoutServer(t *testing.T) {
+	c := newControl(t)
+	here, there := c.node("here"), c.node("there")
+	v := c.version()
+	c.onRunner(there, v, foreign(t))
+	revision := c.activate(v)
+	in := start(t, Config{Reader: c.store, Node: here, HoldTimeout: wait.Limit})
+	c.follows(in, revision)
+	if code, body := get(t, client(t), in.url, testHost); code != http.StatusServiceUnavailable || !strings.Contains(body, "run on other machines") {
+		t.Errorf("%d %s", code, body)
+	}
+}
