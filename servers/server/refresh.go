@@ -187,7 +187,7 @@ func ExportImages(ctx context.Context, cfg *config.Config, w io.Writer, names []
 	if err != nil {
 		return nil, err
 	}
-	return newBases(cfg, bin, nil).Export(ctx, w, names, progress)
+	return newBases(cfg, bin, nil, nil).Export(ctx, w, names, progress)
 }
 
 // ImportImages gives a machine the images of such an archive (baseimage.Import). It needs no server.
@@ -196,5 +196,5 @@ func ImportImages(ctx context.Context, cfg *config.Config, r io.Reader, progress
 	if err != nil {
 		return nil, err
 	}
-	return newBases(cfg, bin, nil).Import(ctx, r, progress)
+	return newBases(cfg, bin, nil, nil).Import(ctx, r, progress)
 }
