@@ -96,11 +96,11 @@ func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
 		}
 		if !bytes.Equal(have, data) {
 			if x, _, err := segment.Open(ref, nil, int64(len(have)), have); err == nil && x.Fence {
-				m, _, merr := manifest.LoadWith(ctx, d.st, name.Manifest(d.vol), d.keys)
-				if merr != nil {
-					m = d.man // the message is then that of most cases
+				owner := d.owner // the message is then that of most cases
+				if m, _, err := manifest.LoadWith(ctx, d.st, name.Manifest(d.vol), d.keys); err == nil {
+					owner = m.Owner
 				}
-				return d.fenced(m.Owner)
+				return d.fenced(owner)
 			}
 			return errs.New(errs.Unavailable, "object %s reads as something that was not written", ref)
 		}

@@ -70,7 +70,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	d := &Device{
 		opts: opts, st: st, pub: make(ctxMutex, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, readers: newReaderEpoch(),
-		space: make(chan struct{}), kick: make(chan struct{}, 1), deleting: make(ctxMutex, 1), manifests: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}), failing: make(chan struct{}),
+		space: make(chan struct{}), kick: make(chan struct{}, 1), collecting: make(ctxMutex, 1), deleting: make(ctxMutex, 1), reclaiming: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}), failing: make(chan struct{}),
 		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: readcache.New(st, readcache.Config{Bytes: opts.CacheBytes, Disk: opts.DiskCache.cache(), Manual: opts.manual}),
 	}
 	d.mapLimit = opts.MapBytes
@@ -96,7 +96,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		go d.run(run)
 		d.background.Go(func() { d.wal.Ahead(run) })
 		d.background.Go(func() { d.watchOwner(run) })
-		d.background.Go(func() { d.readManifests(run) })
+		d.background.Go(func() { d.reclaim(run) })
 	}
 	d.mu.Lock()
 	d.last = rec.Last
