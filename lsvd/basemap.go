@@ -254,6 +254,7 @@ func (d *Device) loadMap(ctx context.Context, seen *storeListing, rec *Recovery)
 			after = append(after, s)
 		}
 	}
+	d.since = len(after) // a volume whose process is killed again and again gets a checkpoint too
 	indexes := make([]*segment.Index, len(after))
 	err := d.each(len(after), func(i int) (err error) {
 		indexes[i], err = d.cache.Index(ctx, after[i])

@@ -85,6 +85,18 @@ func endChain(ctx context.Context, st store.Store, ref name.Ref) (segments int64
 	}
 }
 
+// keptFences is how many fences of a volume stay, those of its last openings. An owner
+// from before them that was paused since then asks whether it is one when it goes on;
+// see publish.
+const keptFences = 64
+
+// doomFences dooms the oldest fences. The caller is Open, after its manifest is written.
+func (d *Device) doomFences(fences []name.Ref) {
+	for _, r := range fences[:max(0, len(fences)-keptFences)] {
+		d.doomed = append(d.doomed, doomed{ref: r, unshared: true})
+	}
+}
+
 // create makes an object that only this device makes. If it is there already
 // with another content, a later owner of the volume has fenced this one.
 func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {

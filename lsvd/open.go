@@ -98,6 +98,9 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		d.background.Go(func() { d.watchOwner(run) })
 		d.background.Go(func() { d.reclaim(run) })
 	}
+	if len(d.doomed) > 0 {
+		d.deleteLater(ctx)
+	}
 	d.mu.Lock()
 	d.last = rec.Last
 	d.updateWritable()
@@ -194,14 +197,14 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if err := d.replace(ctx, m); err != nil {
 		return rec, err
 	}
+	d.doomFences(seen.fences)
 	d.beginBoot(list)
 	return rec, nil
 }
 
 // adoptChain adopts the segments after the manifest and ends the chain with
 // a fence, so that its owner cannot add to it. An owner that has closed the volume
-// clean needs none: it adds nothing. So the fences are as many as the openings without
-// a close before.
+// clean needs none: it adds nothing.
 func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
 	if epoch == 0 {
 		return nil // never opened

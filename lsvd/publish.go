@@ -249,6 +249,11 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	}
 	failed[0] = d.uploadCut(ctx, cuts[0], d.chainRef(0))
 	wg.Wait()
+	if d.sinceConfirmed() > 2*d.opts.OwnerCheck {
+		if err := d.askOwner(ctx); err != nil { // its fence may have been deleted
+			return false, err
+		}
+	}
 	for i, c := range cuts {
 		if failed[i] != nil {
 			return i > 0, failed[i]
