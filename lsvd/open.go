@@ -137,7 +137,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	}
 	chain := d.man.ChainEpoch
 	if rec.LostLog = !d.man.Clean && !found.Has(chain); rec.LostLog {
-		if !d.opts.AcceptLoss {
+		if !d.opts.AcceptLoss && !d.opts.WithoutLog {
 			return rec, errs.New(errs.FailedPrecondition, "the local log of epoch %d is not here", chain).
 				WithHint("open it where it was open last; or accept the loss of what had not reached the store")
 		}
@@ -211,8 +211,8 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 	}
 	for {
 		l, err := chain.ReadLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.keys, d.man.Durable)
-		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
-			rec.LostAfter, rec.Damaged = true, true
+		if rec.Damaged = errs.Is(err, errs.Corrupt); rec.Damaged && d.opts.AcceptLoss {
+			rec.LostAfter = true
 			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.End.String(), "error", err)
 			return nil
 		}
@@ -249,7 +249,8 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 
 // lostAfter refuses, unless told to accept it, a chain that has segments after
 // ref, which is not there. It is no loss if the log has what they have: they
-// were on their way together when their owner ended.
+// were on their way together when their owner ended. Without a log, it is none if they
+// may have been.
 func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, rec *Recovery) error {
 	var later *name.Ref
 	var size int64
@@ -282,7 +283,8 @@ func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, 
 		return err
 	}
 	rec.LostAfter = true
-	if !d.opts.AcceptLoss {
+	if !d.opts.AcceptLoss && !(rec.LostLog && d.opts.WithoutLog && later.Num < ref.Num+uploads) {
+		rec.Damaged = true
 		return errs.New(errs.Corrupt, "segment %s is missing, but later ones exist and the local log does not have what they have", ref).
 			WithHint("restore the object; or accept that the disk goes back to what it was before it")
 	}
