@@ -91,9 +91,12 @@ func endChain(ctx context.Context, st store.Store, ref name.Ref) (segments int64
 const keptFences = 64
 
 // doomFences dooms the oldest fences. The caller is Open, after its manifest is written.
-func (d *Device) doomFences(fences []name.Ref) {
+func (d *Device) doomFences(ctx context.Context, fences []name.Ref) {
 	for _, r := range fences[:max(0, len(fences)-keptFences)] {
 		d.doomed = append(d.doomed, doomed{ref: r, unshared: true})
+	}
+	if len(d.doomed) > 0 {
+		d.deleteLater(ctx)
 	}
 }
 

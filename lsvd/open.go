@@ -98,9 +98,6 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		d.background.Go(func() { d.watchOwner(run) })
 		d.background.Go(func() { d.reclaim(run) })
 	}
-	if len(d.doomed) > 0 {
-		d.deleteLater(ctx)
-	}
 	d.mu.Lock()
 	d.last = rec.Last
 	d.updateWritable()
@@ -197,7 +194,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if err := d.replace(ctx, m); err != nil {
 		return rec, err
 	}
-	d.doomFences(seen.fences)
+	d.doomFences(ctx, seen.fences)
 	d.beginBoot(list)
 	return rec, nil
 }
