@@ -69,9 +69,9 @@ func (d *Device) unpin() {
 // span is a range of blocks.
 type span struct{ lba, n uint64 }
 
-// withLoaded calls f with mu held and the leaves of the spans loaded. The
-// caller holds pub.
-func (d *Device) withLoaded(ctx context.Context, spans []span, f func() error) error {
+// withLoaded calls f with mu held and the leaves of the spans loaded. holder tells that
+// the caller holds pub.
+func (d *Device) withLoaded(ctx context.Context, spans []span, holder bool, f func() error) error {
 	d.pin()
 	defer d.unpin()
 	for {
@@ -89,7 +89,7 @@ func (d *Device) withLoaded(ctx context.Context, spans []span, f func() error) e
 			return err
 		}
 		d.mu.Unlock()
-		if err := d.each(len(absent), func(i int) error { return d.fault(ctx, absent[i].lba, absent[i].n, true) }); err != nil {
+		if err := d.each(len(absent), func(i int) error { return d.fault(ctx, absent[i].lba, absent[i].n, holder) }); err != nil {
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func (d *Device) merge(ctx context.Context) error {
 		for i, p := range now {
 			spans[i] = p.span
 		}
-		err := d.withLoaded(ctx, spans, func() error {
+		err := d.withLoaded(ctx, spans, true, func() error {
 			d.recent.Dropped = nil // they stay mapped
 			for _, p := range now {
 				if p.v.IsZero() {
@@ -254,6 +254,7 @@ func (d *Device) loadMap(ctx context.Context, seen *storeListing, rec *Recovery)
 			after = append(after, s)
 		}
 	}
+	d.since = len(after) // a volume whose process is killed again and again gets a checkpoint too
 	indexes := make([]*segment.Index, len(after))
 	err := d.each(len(after), func(i int) (err error) {
 		indexes[i], err = d.cache.Index(ctx, after[i])

@@ -144,12 +144,12 @@ func (d *Device) saveBoot(ctx context.Context, quick bool) bool {
 	ref := name.Ref{Volume: d.vol, Kind: name.Boot, Epoch: d.epoch, Num: r.next}
 	r.next++
 	if err := d.create(ctx, ref, boot.Encode(ref, list)); err != nil {
-		d.garbage = append(d.garbage, ref)
+		d.discard(ref)
 		d.logger.Warn("what the disk reads first could not be stored, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 		return r.ref != nil
 	}
 	if r.ref != nil {
-		d.garbage = append(d.garbage, *r.ref)
+		d.discard(*r.ref)
 	}
 	r.ref = &ref
 	r.mu.Lock()

@@ -28,7 +28,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	m.Segments = m.Segments[:0]
 	for _, s := range d.man.Segments {
 		t := d.table[s.Num]
-		if t.live == 0 && !d.uncounted {
+		if t.live == 0 && !d.uncounted && !t.moving {
 			dead = append(dead, s.Ref)
 			continue
 		}
@@ -52,7 +52,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 		}
 		object := cp.Encode()
 		if err := d.create(ctx, ref, object); err != nil {
-			d.garbage = append(d.garbage, ref)
+			d.discard(ref)
 			return err
 		}
 		d.stats.storedMap.Add(int64(len(object)))
@@ -70,19 +70,19 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	d.waitForReaders()
 	if err := d.replace(ctx, m); err != nil {
 		if own.size > 0 {
-			d.garbage = append(d.garbage, own.ref)
+			d.discard(own.ref)
 		}
 		return err
 	}
 	d.since, d.dirty, d.boot.ref = 0, false, nil
 	if oldBoot != nil && *oldBoot != *m.Boot {
-		d.garbage = append(d.garbage, *oldBoot)
+		d.discard(*oldBoot)
 	}
 	d.settle(own, placed)
-	d.garbage = append(d.garbage, dead...)
+	d.discard(dead...)
 	for _, r := range old {
 		if !slices.Contains(m.Maps, r) {
-			d.garbage = append(d.garbage, r)
+			d.discard(r)
 		}
 	}
 	d.waitForReaders() // no reader uses the old places of the pages

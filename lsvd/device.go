@@ -65,25 +65,26 @@ type Device struct {
 	budget          int64  // blocks that GC may move
 	heldAt          uint64 // revision at which others held all garbage
 	heldSince       time.Time
-	lastMaintenance time.Time  // when something was published or collected last
-	garbage         []name.Ref // the next manifest drops it
+	lastMaintenance time.Time // when something was published or collected last
 	others          *reclaim.Usage
 	othersAt        time.Time
-	othersDue       bool                 // GC waits for others
-	collectDue      bool                 // GC has others now
+	collectDue      bool                 // reclaim is to collect
+	collected       bool                 // and has moved something the last time
 	snapshots       int                  // that this device made
 	snapped         map[name.Kind]uint64 // objects of this epoch below these numbers may be in a snapshot
 
-	deleting  ctxMutex      // held while doomed objects are deleted
-	manifests chan struct{} // kicks readManifests
+	collecting ctxMutex      // held while data is moved; before pub
+	deleting   ctxMutex      // held while doomed objects are deleted
+	reclaiming chan struct{} // kicks reclaim
 
-	mu     sync.RWMutex
-	doomed []doomed
-	active *cut
-	frozen []*cut      // oldest first
-	recent *extent.Map // over base; see basemap.go
-	base   *extent.Map
-	table  map[uint64]*seg
+	mu      sync.RWMutex
+	garbage []name.Ref // the next manifest drops it
+	doomed  []doomed
+	active  *cut
+	frozen  []*cut      // oldest first
+	recent  *extent.Map // over base; see basemap.go
+	base    *extent.Map
+	table   map[uint64]*seg
 
 	objects    map[uint32]mapObject // that have pages of base
 	nextObject uint32               // never used again
@@ -140,6 +141,7 @@ type seg struct {
 	manifest.Segment
 	live        uint64
 	lost        bool // it is not in the store
+	moving      bool // GC reads or fills it: it stays in the manifest
 	quarantined bool // it is damaged: GC leaves it alone
 }
 
@@ -306,11 +308,11 @@ func (d *Device) Close(ctx context.Context) error {
 		d.background.Wait()
 	}
 	d.waitQueue()
-	err := d.pub.lock(context.WithoutCancel(ctx)) // the holder sees soon that the disk is closed
-	defer d.pub.unlock()
-	if err == nil {
-		err = failed
+	for _, l := range []ctxMutex{d.collecting, d.pub} {
+		_ = l.lock(context.WithoutCancel(ctx)) // the holder sees soon that the disk is closed
+		defer l.unlock()
 	}
+	err := failed
 	if err == nil {
 		err = d.wal.Sync()
 	}

@@ -85,6 +85,21 @@ func endChain(ctx context.Context, st store.Store, ref name.Ref) (segments int64
 	}
 }
 
+// keptFences is how many fences of a volume stay, those of its last openings. An owner
+// from before them that was paused since then asks whether it is one when it goes on;
+// see publish.
+const keptFences = 64
+
+// doomFences dooms the oldest fences. The caller is Open, after its manifest is written.
+func (d *Device) doomFences(ctx context.Context, fences []name.Ref) {
+	for _, r := range fences[:max(0, len(fences)-keptFences)] {
+		d.doomed = append(d.doomed, doomed{ref: r, unshared: true})
+	}
+	if len(d.doomed) > 0 {
+		d.deleteLater(ctx)
+	}
+}
+
 // create makes an object that only this device makes. If it is there already
 // with another content, a later owner of the volume has fenced this one.
 func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
@@ -96,11 +111,11 @@ func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
 		}
 		if !bytes.Equal(have, data) {
 			if x, _, err := segment.Open(ref, nil, int64(len(have)), have); err == nil && x.Fence {
-				m, _, merr := manifest.LoadWith(ctx, d.st, name.Manifest(d.vol), d.keys)
-				if merr != nil {
-					m = d.man // the message is then that of most cases
+				owner := d.owner // the message is then that of most cases
+				if m, _, err := manifest.LoadWith(ctx, d.st, name.Manifest(d.vol), d.keys); err == nil {
+					owner = m.Owner
 				}
-				return d.fenced(m.Owner)
+				return d.fenced(owner)
 			}
 			return errs.New(errs.Unavailable, "object %s reads as something that was not written", ref)
 		}

@@ -17,6 +17,13 @@ type doomed struct {
 	unshared bool
 }
 
+// discard notes objects that no later manifest of this device names.
+func (d *Device) discard(refs ...name.Ref) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.garbage = append(d.garbage, refs...)
+}
+
 // doom marks for deletion the objects that the manifest just written dropped. Those that a manifest
 // of unknown outcome dropped stay: the store may have that one. The caller holds pub.
 func (d *Device) doom() {
@@ -75,79 +82,37 @@ func (d *Device) tryDelete(ctx context.Context) {
 	}
 }
 
-// deleteLater has the goroutine of readManifests delete the doomed objects.
+// deleteLater has reclaim delete the doomed objects.
 func (d *Device) deleteLater(ctx context.Context) {
 	if d.opts.manual {
 		d.tryDelete(ctx)
 		return
 	}
 	select {
-	case d.manifests <- struct{}{}:
+	case d.reclaiming <- struct{}{}:
 	default:
 	}
 }
 
-// readManifests is the work for which manifests of others are read, up to 64 of them
-// from a slow store. So it is not done under pub, where publishing would wait for it.
-func (d *Device) readManifests(ctx context.Context) {
+// reclaim collects and deletes garbage: it moves data, and reads up to 64 manifests of
+// others, all from a slow store. So it does that beside publishing.
+func (d *Device) reclaim(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.manifests:
+		case <-d.reclaiming:
 		}
 		d.tryDelete(ctx)
-		if err := d.refreshOthers(ctx); err != nil && ctx.Err() == nil {
-			d.logger.Warn("what others use cannot be read, garbage collection waits", "volume", d.vol.String(), "error", err)
+		due := false
+		err := d.publishing(ctx, func() error { due = d.collectDue; return nil })
+		if err == nil && due {
+			err = d.collectAndCheckpoint(ctx)
+		}
+		if err != nil && ctx.Err() == nil && d.usableNow() == nil {
+			d.logger.Error("garbage collection failed", "volume", d.vol.String(), "error", err)
 		}
 	}
-}
-
-// freshOthers returns what other manifests name of the segments in the table, as of
-// heldPause ago at most. It is nil if that has to be read first; GC goes on then. GC
-// deletes nothing for it: with an older reading it moves what it need not. The caller
-// holds pub.
-func (d *Device) freshOthers(ctx context.Context) (*reclaim.Usage, error) {
-	if d.others != nil && d.opts.Now().Sub(d.othersAt) < heldPause {
-		return d.others, nil
-	}
-	if volumes := d.shared(); d.opts.manual || len(volumes) == 0 {
-		u, err := d.readOthers(ctx, volumes)
-		if err == nil {
-			d.others, d.othersAt = u, d.opts.Now()
-		}
-		return u, err
-	}
-	d.othersDue = true
-	d.deleteLater(ctx)
-	return nil, nil
-}
-
-// refreshOthers reads what freshOthers lacked, and has GC go on.
-func (d *Device) refreshOthers(ctx context.Context) error {
-	if err := d.pub.lock(ctx); err != nil {
-		return err
-	}
-	due, volumes, snapped := d.othersDue, d.shared(), d.snapshots
-	d.pub.unlock()
-	if !due {
-		return nil
-	}
-	u, err := d.readOthers(ctx, volumes)
-	if err != nil {
-		return err
-	}
-	if err := d.pub.lock(ctx); err != nil {
-		return err
-	}
-	defer d.pub.unlock()
-	d.othersDue = false
-	if snapped == d.snapshots { // else the next round of GC asks again
-		d.others, d.othersAt = u, d.opts.Now()
-	}
-	d.collectDue = true
-	d.wake()
-	return nil
 }
 
 // shared returns the volumes that have segments in the table which others may name. The

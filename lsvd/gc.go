@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/reclaim"
+	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -36,40 +37,38 @@ const heldPause = time.Minute
 // clones share takes no more space than when they were made. It reports how many
 // segments it emptied.
 func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
-	if err := d.usableNow(); err != nil {
-		return 0, err
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // Close waits for it
+		select {
+		case <-d.ending:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	total, err := d.collectAll(ctx, ratio)
+	if failed := d.usableNow(); failed != nil {
+		return total, failed
 	}
-	if err := d.pub.lock(ctx); err != nil {
-		return 0, err
-	}
-	volumes := d.shared()
-	d.pub.unlock()
-	var others *reclaim.Usage
-	read := func() (err error) { others, err = d.readOthers(ctx, volumes); return err }
-	if err := d.retryWhile(ctx, d.usableNow, func() uint64 { return 0 }, read); err != nil {
-		return 0, err
-	}
-	n, err := d.collectAll(ctx, ratio, others)
 	d.tryDelete(ctx)
-	return n, err
+	return total, err
 }
 
-// collectAll is GC with what others name.
-func (d *Device) collectAll(ctx context.Context, ratio float64, others *reclaim.Usage) (int, error) {
-	if err := d.pub.lock(ctx); err != nil {
+// collectAll is GC without the deletion of what it frees.
+func (d *Device) collectAll(ctx context.Context, ratio float64) (total int, err error) {
+	if err := d.collecting.lock(ctx); err != nil {
 		return 0, err
 	}
-	defer d.pub.unlock()
-	total := 0
+	defer d.collecting.unlock()
 	for round := 1; ; round++ {
-		var n int
-		err := d.retry(ctx, func() (err error) { n, _, err = d.collectRound(ctx, ratio, 1<<40, others); return err })
-		total += n
-		if err != nil {
+		n := 0
+		collect := func() (err error) { n, _, err = d.collectRound(ctx, ratio, 1<<40, round == 1); return err }
+		if err := d.retryWhile(ctx, d.usableNow, func() uint64 { return 0 }, collect); err != nil {
 			return total, err
 		}
+		total += n
 		if n == 0 || round%8 == 0 {
-			if err := d.retry(ctx, func() error { return d.tidy(ctx) }); err != nil {
+			if err := d.publishing(ctx, func() error { return d.retry(ctx, func() error { return d.tidy(ctx) }) }); err != nil {
 				return total, err
 			}
 		}
@@ -77,6 +76,18 @@ func (d *Device) collectAll(ctx context.Context, ratio float64, others *reclaim.
 			return total, nil
 		}
 	}
+}
+
+// publishing calls f, on a disk that can be used, with pub held.
+func (d *Device) publishing(ctx context.Context, f func() error) error {
+	if err := d.pub.lock(ctx); err != nil {
+		return err
+	}
+	defer d.pub.unlock()
+	if err := d.usableNow(); err != nil {
+		return err
+	}
+	return f()
 }
 
 // tidy makes a checkpoint if that would change or free something. The caller
@@ -87,7 +98,7 @@ func (d *Device) tidy(ctx context.Context) error {
 	left := len(d.doomed) > 0
 	need := boot || d.since > 0 || d.dirty || !d.recent.Empty() || len(d.garbage) > 0
 	for _, s := range d.table {
-		need = need || s.live == 0
+		need = need || s.live == 0 && !s.moving
 	}
 	d.mu.RUnlock()
 	if need {
@@ -99,37 +110,35 @@ func (d *Device) tidy(ctx context.Context) error {
 	return nil
 }
 
-// collect moves what the budget allows if the configured ratio is exceeded.
-// What that frees is freed by the next checkpoint. The caller holds pub.
-func (d *Device) collect(ctx context.Context) error {
-	if d.man.Revision == d.heldAt && d.opts.Now().Sub(d.heldSince) < heldPause {
-		return nil
+// collect moves what the budget allows if the configured ratio is exceeded, and reports
+// whether it moved anything. What that frees is freed by the next checkpoint.
+func (d *Device) collect(ctx context.Context) (moved bool, err error) {
+	if err := d.collecting.lock(ctx); err != nil {
+		return false, err
 	}
-	for d.budget > 0 {
-		if err := d.merge(ctx); err != nil {
-			return err
-		}
-		if len(d.victims(d.opts.GCRatio, d.budget, reclaim.NewUsage())) == 0 {
+	defer d.collecting.unlock()
+	for {
+		var budget int64
+		busy := false
+		err := d.publishing(ctx, func() error {
+			if budget = d.budget; d.man.Revision == d.heldAt && d.opts.Now().Sub(d.heldSince) < heldPause {
+				budget = 0
+			}
+			d.mu.RLock()
+			defer d.mu.RUnlock()
+			busy = len(d.frozen) > 0 && !d.opts.manual
 			return nil
-		}
-		others, err := d.freshOthers(ctx)
-		if err != nil || others == nil {
-			return err
-		}
-		n, moved, err := d.collectRound(ctx, d.opts.GCRatio, d.budget, others)
-		d.budget -= int64(moved)
-		if err != nil || n == 0 {
-			return err
-		}
+		})
 		// What is written meanwhile comes first.
-		d.mu.RLock()
-		waiting := len(d.frozen)
-		d.mu.RUnlock()
-		if waiting > 0 && !d.opts.manual {
-			return nil
+		if err != nil || budget <= 0 || moved && busy {
+			return moved, err
+		}
+		n, blocks, err := d.collectRound(ctx, d.opts.GCRatio, budget, false)
+		moved = moved || blocks > 0
+		if err != nil || n == 0 {
+			return moved, err
 		}
 	}
-	return nil
 }
 
 // refillBudget adds blocks to the number that GC may move. The budget is bounded
@@ -140,17 +149,15 @@ func (d *Device) refillBudget(blocks int64) {
 
 // collectRound empties segments, until one of GC's own is full or blocks were
 // moved; it reports how many segments, and how many blocks it moved. What others
-// name stays: moving it would free nothing, and store the same twice. The caller
-// holds pub.
-func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64, others *reclaim.Usage) (segments int, moved uint64, err error) {
-	if err := d.merge(ctx); err != nil {
+// name stays: moving it would free nothing, and store the same twice. They are asked anew
+// if asked is set. The caller holds collecting, and not pub: data is read and stored
+// beside publishing.
+func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64, ask bool) (segments int, moved uint64, err error) {
+	victims, ref, err := d.pickVictims(ctx, ratio, blocks, ask)
+	if err != nil || len(victims) == 0 {
 		return 0, 0, err
 	}
-	victims := d.victims(ratio, blocks, others)
-	if len(victims) == 0 {
-		d.heldAt, d.heldSince = d.man.Revision, d.opts.Now()
-		return 0, 0, nil
-	}
+	defer d.release(victims)
 	var moves []move
 	for _, v := range victims {
 		if d.liveOf(v) == 0 {
@@ -170,19 +177,76 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64, 
 		}
 		d.correctLive(v, moves[first:])
 	}
-	for _, m := range moves {
-		moved += m.n
-	}
 	if len(moves) > 0 {
-		if err := d.relocate(ctx, moves); err != nil {
+		if moved, err = d.relocate(ctx, ref, moves); err != nil {
 			return 0, 0, err
 		}
 	}
 	return len(victims), moved, nil
 }
 
-// appendLive appends what the map has of a segment with the entries. The caller
-// holds pub.
+// pickVictims picks segments to empty, and what they are emptied into. They stay in the
+// store until they are released. The caller holds collecting.
+func (d *Device) pickVictims(ctx context.Context, ratio float64, blocks int64, ask bool) (victims []*seg, ref name.Ref, err error) {
+	var volumes []ID
+	snapshots := 0
+	pick := func() error {
+		if err := d.merge(ctx); err != nil {
+			return err
+		}
+		others := d.others
+		if ask || others == nil || d.opts.Now().Sub(d.othersAt) >= heldPause {
+			others, snapshots = reclaim.NewUsage(), d.snapshots
+			if volumes = d.shared(); len(d.victims(ratio, blocks, others)) > 0 && len(volumes) > 0 {
+				return nil
+			}
+			volumes = nil
+		}
+		if victims = d.victims(ratio, blocks, others); len(victims) == 0 {
+			d.heldAt, d.heldSince = d.man.Revision, d.opts.Now()
+			return nil
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, v := range victims {
+			v.moving = true
+		}
+		ref = name.Ref{Volume: d.vol, Kind: name.GC, Epoch: d.epoch, Num: d.nextGC}
+		d.nextGC++ // never used twice: another attempt may have another content
+		return nil
+	}
+	for {
+		if err := d.publishing(ctx, pick); err != nil || volumes == nil {
+			return victims, ref, err
+		}
+		u, err := d.readOthers(ctx, volumes)
+		if err != nil {
+			return nil, ref, err
+		}
+		err = d.publishing(ctx, func() error {
+			if snapshots == d.snapshots { // else they are asked again
+				d.others, d.othersAt, ask = u, d.opts.Now(), false
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, ref, err
+		}
+		volumes = nil
+	}
+}
+
+// release lets checkpoints drop segments that GC is done with.
+func (d *Device) release(segments []*seg) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range segments {
+		s.moving = false
+	}
+}
+
+// appendLive appends what the map has of a segment with the entries. What is published
+// meanwhile may take some of it from the map, but gives it nothing.
 func (d *Device) appendLive(ctx context.Context, v *seg, entries []segment.Entry, moves []move) ([]move, error) {
 	for len(entries) > 0 {
 		now := entries[:min(len(entries), mergeStep)]
@@ -193,7 +257,7 @@ func (d *Device) appendLive(ctx context.Context, v *seg, entries []segment.Entry
 				spans[i].n = e.Blocks
 			}
 		}
-		err := d.withLoaded(ctx, spans, func() error {
+		err := d.withLoaded(ctx, spans, false, func() error {
 			for _, e := range now {
 				if e.Zero {
 					continue
@@ -215,8 +279,8 @@ func (d *Device) appendLive(ctx context.Context, v *seg, entries []segment.Entry
 }
 
 // correctLive takes blocks off the live ones of a segment that the map does not have:
-// its page was lost. Else GC would pick the segment for ever. moves are all that the
-// map has of it. The caller holds pub.
+// its page was lost. Else GC would pick the segment for ever. moves are at least what the
+// map has of it.
 func (d *Device) correctLive(v *seg, moves []move) {
 	found := uint64(0)
 	for _, m := range moves {
@@ -285,27 +349,36 @@ func (d *Device) victims(ratio float64, blocks int64, others *reclaim.Usage) []*
 }
 
 // relocate writes the moves to one segment and changes the map for those
-// blocks that still are where they were. The caller holds pub.
-func (d *Device) relocate(ctx context.Context, moves []move) error {
+// blocks that still are where they were. It returns how many blocks it wrote.
+func (d *Device) relocate(ctx context.Context, ref name.Ref, moves []move) (blocks uint64, err error) {
 	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(a.lba, b.lba) })
-	s, err := d.copyOut(ctx, moves)
+	s, err := d.copyOut(ctx, ref, moves)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	d.mu.Lock()
-	s.Num = d.man.NextSegment
-	d.man.NextSegment++
-	d.man.Segments = append(d.man.Segments, s)
-	d.table[s.Num] = &seg{Segment: s}
-	d.mu.Unlock()
-	return d.remap(ctx, moves, s.Num)
+	to := &seg{moving: true}
+	defer d.release([]*seg{to})
+	err = d.publishing(ctx, func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		s.Num = d.man.NextSegment
+		d.man.NextSegment++
+		d.man.Segments = append(d.man.Segments, s)
+		to.Segment = s
+		d.table[s.Num] = to
+		d.budget -= int64(s.Blocks)
+		return nil
+	})
+	if err != nil {
+		d.discard(ref)
+		return 0, err
+	}
+	return s.Blocks, d.remap(ctx, moves, to)
 }
 
-// copyOut writes the moves, sorted by address, to a segment of GC and returns
-// it, without a number. The caller holds pub.
-func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment, err error) {
-	ref := name.Ref{Volume: d.vol, Kind: name.GC, Epoch: d.epoch, Num: d.nextGC}
-	d.nextGC++ // never used twice: another attempt may have another content
+// copyOut writes the moves, sorted by address, to the segment ref and returns
+// it, without a number.
+func (d *Device) copyOut(ctx context.Context, ref name.Ref, moves []move) (s manifest.Segment, err error) {
 	h := segment.Head{Ref: ref, Plain: d.plain, First: moves[0].seq, Last: moves[0].seq}
 	entries := make([]segment.Entry, len(moves))
 	blocks := uint64(0)
@@ -332,7 +405,7 @@ func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment,
 		return s, err
 	}
 	if err := d.create(ctx, ref, b); err != nil {
-		d.garbage = append(d.garbage, ref)
+		d.discard(ref)
 		return s, err
 	}
 	d.stats.storedGC.Add(int64(len(b)))
@@ -340,39 +413,67 @@ func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment,
 	return manifest.Segment{Ref: ref, Size: int64(len(b)), Blocks: blocks, First: h.First, Last: h.Last}, nil
 }
 
-// remap changes the map for the moves to the blocks of the segment num, which has
-// them in that order. The caller holds pub.
-func (d *Device) remap(ctx context.Context, moves []move, num uint64) error {
-	d.dirty = true
+// remap changes the map for the moves to the blocks of the segment to, which has
+// them in that order. It holds pub for what it can change at once, and not while it loads
+// leaves of the map: checkpoints in between find each block in its old place or its new.
+func (d *Device) remap(ctx context.Context, moves []move, to *seg) error {
 	block := uint32(0)
-	for len(moves) > 0 {
+	step := func() bool {
 		now := moves[:min(len(moves), mergeStep)]
-		moves = moves[len(now):]
-		spans := make([]span, len(now))
-		for i, m := range now {
-			spans[i] = span{m.lba, m.n}
-		}
-		err := d.withLoaded(ctx, spans, func() error {
-			for _, m := range now {
-				// The base map changes under pub only, so every block still is
-				// there; were it not, a newer write would have to win.
-				same := true
-				d.base.Walk(m.lba, m.n, func(lba, n uint64, at extent.Value) bool {
-					same = same && lba == m.lba && n == m.n && at == m.from
-					return same
-				})
-				if !same {
-					return errs.New(errs.Internal, "block %d moved under GC", m.lba)
-				}
-				d.table[num].live += m.n
-				d.base.Set(m.lba, m.n, extent.Value{Src: num, Off: block})
-				block += uint32(m.n)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, m := range now {
+			if !d.base.Loaded(m.lba, m.n) {
+				return false
 			}
-			return nil
-		})
+		}
+		for _, m := range now {
+			d.remapOne(m, to, block)
+			block += uint32(m.n)
+		}
+		moves = moves[len(now):]
+		return true
+	}
+	for len(moves) > 0 {
+		d.pin()
+		err := d.withLoaded(ctx, spansOf(moves[:min(len(moves), mergeStep)]), false, func() error { return nil })
+		if err == nil {
+			err = d.publishing(ctx, func() error {
+				d.dirty = true
+				for len(moves) > 0 && step() {
+					sched.Yield()
+				}
+				return nil
+			})
+		}
+		d.unpin()
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func spansOf(moves []move) []span {
+	spans := make([]span, len(moves))
+	for i, m := range moves {
+		spans[i] = span{m.lba, m.n}
+	}
+	return spans
+}
+
+// remapOne changes the map for what of a move is where it was: a newer write wins. The
+// caller holds pub and mu.
+func (d *Device) remapOne(m move, to *seg, block uint32) {
+	var same []span
+	d.base.Walk(m.lba, m.n, func(lba, n uint64, at extent.Value) bool {
+		if at == m.from.Skip(lba-m.lba) {
+			same = append(same, span{lba, n})
+		}
+		return true
+	})
+	for _, x := range same {
+		to.live += x.n
+		d.base.Set(x.lba, x.n, extent.Value{Src: to.Num, Off: block + uint32(x.lba-m.lba)})
+	}
 }

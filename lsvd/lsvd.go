@@ -74,7 +74,8 @@
 // Recovery is manifest, chain, local log. The log belongs to the epoch that
 // wrote it and says which one it continues, so a log is never replayed after
 // a later owner has opened the volume. If the log is missing where it must be,
-// or a segment is missing or damaged, Open refuses. With AcceptLoss it gives the
+// or a segment is missing or damaged, Open refuses. With WithoutLog it does without the
+// log; with AcceptLoss it gives the
 // longest exact prefix and reports the loss. If the log is missing, Open keeps that
 // state as a snapshot: where the log turns up, it is refused, and [Salvage] applies it to
 // a clone. Open does not read all that the log promised to be durable: reads and
@@ -180,7 +181,11 @@ type Options struct {
 
 	// RemoteFlush makes Flush and FUA wait until the store has the data too.
 	RemoteFlush bool
-	// AcceptLoss opens a volume although data is known to be lost.
+	// WithoutLog opens a volume whose local log is not here, and accepts the loss of what
+	// only the log has. Damage of what the store has is refused all the same.
+	WithoutLog bool
+	// AcceptLoss opens a volume although data is known to be lost, by damage or without
+	// the log.
 	AcceptLoss bool
 
 	Now    func() time.Time // default time.Now

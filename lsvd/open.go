@@ -70,7 +70,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	d := &Device{
 		opts: opts, st: st, pub: make(ctxMutex, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(extent.MaxBlocks), table: map[uint64]*seg{}, readers: newReaderEpoch(),
-		space: make(chan struct{}), kick: make(chan struct{}, 1), deleting: make(ctxMutex, 1), manifests: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}), failing: make(chan struct{}),
+		space: make(chan struct{}), kick: make(chan struct{}, 1), collecting: make(ctxMutex, 1), deleting: make(ctxMutex, 1), reclaiming: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}), failing: make(chan struct{}),
 		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: readcache.New(st, readcache.Config{Bytes: opts.CacheBytes, Disk: opts.DiskCache.cache(), Manual: opts.manual}),
 	}
 	d.mapLimit = opts.MapBytes
@@ -96,7 +96,7 @@ func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		go d.run(run)
 		d.background.Go(func() { d.wal.Ahead(run) })
 		d.background.Go(func() { d.watchOwner(run) })
-		d.background.Go(func() { d.readManifests(run) })
+		d.background.Go(func() { d.reclaim(run) })
 	}
 	d.mu.Lock()
 	d.last = rec.Last
@@ -134,7 +134,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	}
 	chain := d.man.ChainEpoch
 	if rec.LostLog = !d.man.Clean && !found.Has(chain); rec.LostLog {
-		if !d.opts.AcceptLoss {
+		if !d.opts.AcceptLoss && !d.opts.WithoutLog {
 			return rec, errs.New(errs.FailedPrecondition, "the local log of epoch %d is not here", chain).
 				WithHint("open it where it was open last; or accept the loss of what had not reached the store")
 		}
@@ -194,22 +194,22 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if err := d.replace(ctx, m); err != nil {
 		return rec, err
 	}
+	d.doomFences(ctx, seen.fences)
 	d.beginBoot(list)
 	return rec, nil
 }
 
 // adoptChain adopts the segments after the manifest and ends the chain with
 // a fence, so that its owner cannot add to it. An owner that has closed the volume
-// clean needs none: it adds nothing. So the fences are as many as the openings without
-// a close before.
+// clean needs none: it adds nothing.
 func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
 	if epoch == 0 {
 		return nil // never opened
 	}
 	for {
 		l, err := chain.ReadLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.keys, d.man.Durable)
-		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
-			rec.LostAfter, rec.Damaged = true, true
+		if rec.Damaged = errs.Is(err, errs.Corrupt); rec.Damaged && d.opts.AcceptLoss {
+			rec.LostAfter = true
 			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.End.String(), "error", err)
 			return nil
 		}
@@ -246,7 +246,8 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 
 // lostAfter refuses, unless told to accept it, a chain that has segments after
 // ref, which is not there. It is no loss if the log has what they have: they
-// were on their way together when their owner ended.
+// were on their way together when their owner ended. Without a log, it is none if they
+// may have been.
 func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, rec *Recovery) error {
 	var later *name.Ref
 	var size int64
@@ -279,7 +280,8 @@ func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, 
 		return err
 	}
 	rec.LostAfter = true
-	if !d.opts.AcceptLoss {
+	if !d.opts.AcceptLoss && !(rec.LostLog && d.opts.WithoutLog && later.Num < ref.Num+uploads) {
+		rec.Damaged = true
 		return errs.New(errs.Corrupt, "segment %s is missing, but later ones exist and the local log does not have what they have", ref).
 			WithHint("restore the object; or accept that the disk goes back to what it was before it")
 	}

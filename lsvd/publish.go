@@ -45,14 +45,10 @@ func (d *Device) run(ctx context.Context) {
 			d.freeze()
 		}
 		d.mu.Unlock()
-		if d.pub.lock(ctx) != nil {
-			return
-		}
-		err := d.retry(ctx, func() error { return d.runMaintenance(ctx) })
+		err := d.runMaintenance(ctx)
 		if err == nil {
-			err = d.retry(ctx, func() error { return d.idleMaintenance(ctx) })
+			err = d.idleMaintenance(ctx)
 		}
-		d.pub.unlock()
 		if err != nil && ctx.Err() == nil {
 			if d.usableNow() != nil {
 				return // failed for good
@@ -62,59 +58,78 @@ func (d *Device) run(ctx context.Context) {
 	}
 }
 
-// runMaintenance does what is due. The caller holds pub.
+// runMaintenance does what is due.
 func (d *Device) runMaintenance(ctx context.Context) error {
 	for {
-		more, err := d.publish(ctx)
-		if err != nil {
+		more, due := false, false
+		err := d.publishing(ctx, func() error {
+			err := d.retry(ctx, func() (err error) { more, err = d.publish(ctx); return err })
+			if more {
+				d.lastMaintenance = d.opts.Now()
+			}
+			if due = d.since >= d.opts.Checkpoint; err == nil && d.since >= 2*d.opts.Checkpoint && !d.opts.manual {
+				err = d.retry(ctx, func() error { return d.tidy(ctx) }) // collecting takes long
+			}
+			return err
+		})
+		if err == nil && due {
+			err = d.collectLater(ctx)
+		}
+		if err != nil || !more {
 			return err
 		}
-		if more {
-			d.lastMaintenance = d.opts.Now()
-		}
-		if d.since >= d.opts.Checkpoint || d.collectDue {
-			d.collectDue = false
-			if err := d.collectAndCheckpoint(ctx); err != nil {
-				return err
-			}
-		}
-		if !more || !d.opts.manual {
+		if !d.opts.manual {
 			// One thing at a time, so that others get their turn at pub.
-			if more {
-				d.wake()
-			}
+			d.wake()
 			return nil
 		}
 	}
 }
 
-// collectAndCheckpoint collects garbage and makes a checkpoint. The caller holds pub.
+// collectLater has reclaim collect garbage, beside publishing, and then make a checkpoint.
+func (d *Device) collectLater(ctx context.Context) error {
+	if d.opts.manual {
+		return d.collectAndCheckpoint(ctx)
+	}
+	err := d.publishing(ctx, func() error { d.collectDue = true; return nil })
+	d.deleteLater(ctx)
+	return err
+}
+
+// collectAndCheckpoint collects garbage and makes a checkpoint.
 func (d *Device) collectAndCheckpoint(ctx context.Context) error {
-	if err := d.collect(ctx); err != nil {
+	moved, err := d.collect(ctx)
+	if err != nil && ctx.Err() == nil {
 		d.logger.Warn("garbage collection failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 	}
-	return d.tidy(ctx)
+	return d.publishing(ctx, func() error {
+		d.collectDue, d.collected = false, moved
+		return d.retry(ctx, func() error { return d.tidy(ctx) })
+	})
 }
 
 // idleMaintenance is for a disk to which nothing was written for a while: it frees
-// the blocks that were overwritten or trimmed last, and GC goes on slowly. The
-// caller holds pub.
+// the blocks that were overwritten or trimmed last, and GC goes on slowly.
 func (d *Device) idleMaintenance(ctx context.Context) error {
-	d.mu.RLock()
-	busy := len(d.frozen) > 0 || d.active.last != 0
-	d.mu.RUnlock()
-	idle := max(2*d.opts.CutAge, time.Second)
-	if busy || d.opts.Now().Sub(d.lastMaintenance) < idle {
+	due := false
+	err := d.publishing(ctx, func() error {
+		d.mu.RLock()
+		busy := len(d.frozen) > 0 || d.active.last != 0
+		d.mu.RUnlock()
+		idle := max(2*d.opts.CutAge, time.Second)
+		if d.collected {
+			idle /= 2 // there may be more
+		}
+		if due = !busy && d.opts.Now().Sub(d.lastMaintenance) >= idle; due {
+			d.lastMaintenance = d.opts.Now()
+			d.refillBudget(4 * max(d.opts.CutBytes/BlockSize, 1))
+		}
 		return nil
+	})
+	if err != nil || !due {
+		return err
 	}
-	d.lastMaintenance = d.opts.Now()
-	d.refillBudget(4 * max(d.opts.CutBytes/BlockSize, 1))
-	before := d.budget
-	err := d.collectAndCheckpoint(ctx)
-	if d.budget < before {
-		d.lastMaintenance = d.lastMaintenance.Add(-idle / 2) // there may be more
-	}
-	return err
+	return d.collectLater(ctx)
 }
 
 // wake makes run look for work.
@@ -234,6 +249,11 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	}
 	failed[0] = d.uploadCut(ctx, cuts[0], d.chainRef(0))
 	wg.Wait()
+	if d.sinceConfirmed() > 2*d.opts.OwnerCheck {
+		if err := d.askOwner(ctx); err != nil { // its fence may have been deleted
+			return false, err
+		}
+	}
 	for i, c := range cuts {
 		if failed[i] != nil {
 			return i > 0, failed[i]

@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/segment"
 )
 
 // storeListing is what Open reads of the store besides the manifest: which
@@ -15,7 +16,8 @@ import (
 // is of, so this manifest was in force all the while, and objects that it names
 // are not deleted. If the claim fails, the listing is discarded.
 type storeListing struct {
-	sizes map[string]int64 // of the named objects that exist
+	sizes  map[string]int64 // of the named objects that exist
+	fences []name.Ref       // of the volume, in order, unless it is closed
 
 	dir    *manifest.Directory // of the newest checkpoint, if there is one
 	tail   []byte              // the end of its object, with which it was read
@@ -28,6 +30,10 @@ func (d *Device) listObjects(ctx context.Context, m *manifest.Manifest, claim fu
 	var mu sync.Mutex
 	var steps []func(ctx context.Context) error
 	prefixes, named := named(m)
+	own := name.Prefix(d.vol) + name.Data.String() + "/"
+	if !m.Clean && !slices.Contains(prefixes, own) {
+		prefixes = append(prefixes, own)
+	}
 	for _, p := range prefixes {
 		steps = append(steps, func(ctx context.Context) error {
 			for i, err := range d.st.List(ctx, p) {
@@ -38,6 +44,8 @@ func (d *Device) listObjects(ctx context.Context, m *manifest.Manifest, claim fu
 					mu.Lock()
 					v.sizes[i.Key] = i.Size
 					mu.Unlock()
+				} else if r, ok := name.ParseKey(i.Key); ok && p == own && i.Size == segment.TrailerSize {
+					v.fences = append(v.fences, r)
 				}
 			}
 			return nil

@@ -103,8 +103,8 @@ type Spec struct {
 	Store      string // URL, as OpenStore returns it
 	Volume     string // name or ID
 	Key        []byte
-	TakeOver   bool // open it although it is open elsewhere, or was
-	AcceptLoss bool // open it although data is lost
+	TakeOver   bool // open it although it is open elsewhere, or was; damage is refused
+	AcceptLoss bool // open it although data is lost or damaged
 	Options    lsvd.Options
 }
 
@@ -147,11 +147,12 @@ func (s *State) Open(ctx context.Context, st store.Store, spec Spec) (*Disk, err
 		}
 		dev, rec, err = lsvd.Open(ctx, st, logs, v.ID, opts)
 	}
-	if err != nil && (rec.LostLog || rec.LostAfter) {
-		var accepted bool
-		if accepted, err = s.judge(ctx, st, v, spec, rec, err); accepted {
-			opts.AcceptLoss = true
-			dev, rec, err = lsvd.Open(ctx, st, logs, v.ID, opts)
+	if err != nil && (rec.LostLog || damaged(rec)) {
+		if err = s.judge(ctx, st, v, spec, rec, err); err == nil {
+			opts.WithoutLog, opts.AcceptLoss = rec.LostLog, spec.AcceptLoss
+			if dev, rec, err = lsvd.Open(ctx, st, logs, v.ID, opts); err != nil && damaged(rec) {
+				err = refuseDamage(v, rec, err)
+			}
 		}
 	}
 	if err != nil {
@@ -229,9 +230,9 @@ func CheckLog(ctx context.Context, dir string, st store.Store, v *catalog.Volume
 	return inspect.CheckLog(ctx, st, logs, v.ID, key)
 }
 
-// judge decides about a disk that has lost data. It reports true if the caller has
+// judge decides about a disk that has lost data. It returns nil if the caller has
 // accepted the loss; otherwise its error says what is lost.
-func (s *State) judge(ctx context.Context, st store.Store, v *catalog.Volume, spec Spec, rec lsvd.Recovery, err error) (bool, error) {
+func (s *State) judge(ctx context.Context, st store.Store, v *catalog.Volume, spec Spec, rec lsvd.Recovery, err error) error {
 	kept := ""
 	if names, err := s.Stranded(v.ID); err == nil && len(names) > 0 {
 		kept = "; this machine has writes from before that: `r lsvd salvage " + v.Label() + "` makes a volume of them"
@@ -239,32 +240,46 @@ func (s *State) judge(ctx context.Context, st store.Store, v *catalog.Volume, sp
 	owner := catalog.OwnerOf(ctx, st, v)
 	elsewhere := rec.LostLog && (owner == nil || owner.State != s.id)
 	switch {
-	case elsewhere && (spec.TakeOver || spec.AcceptLoss):
-		return true, nil
+	case spec.AcceptLoss, elsewhere && spec.TakeOver:
+		return nil
 	case elsewhere && owner != nil:
-		return false, errs.New(errs.FailedPrecondition, "volume %s is open elsewhere: %s; or it was when that machine died", v.Label(), owner).
+		return errs.New(errs.FailedPrecondition, "volume %s is open elsewhere: %s; or it was when that machine died", v.Label(), owner).
 			With("reason", "open_elsewhere").
 			WithHint("detach it there (`r lsvd detach %s`), or copy its log directory here. With --take-over this machine gets what the store has: "+
 				"writes there that had not reached the store are lost, and further ones fail%s", v.Label(), kept)
 	case elsewhere:
-		return false, errs.New(errs.FailedPrecondition, "volume %s is open elsewhere, or was when its machine died: its log (epoch %d) is not on this machine", v.Label(), v.Epoch).
+		return errs.New(errs.FailedPrecondition, "volume %s is open elsewhere, or was when its machine died: its log (epoch %d) is not on this machine", v.Label(), v.Epoch).
 			With("reason", "open_elsewhere").
 			WithHint("open it where it was open last. With --take-over this machine gets what the store has: writes that had not reached the store are lost%s", kept)
-	case spec.AcceptLoss:
-		return true, nil
 	case rec.LostLog:
-		return false, errs.New(errs.FailedPrecondition, "the local log of volume %s is lost: it should be in %s", v.Label(), s.LogDir(v.ID)).
+		return errs.New(errs.FailedPrecondition, "the local log of volume %s is lost: it should be in %s", v.Label(), s.LogDir(v.ID)).
 			With("reason", "lost_log").
 			WithHint("restore the directory. With --accept-loss the disk goes back to what the store has: an exact state of a moment before, " +
 				"without the last writes (those of up to some seconds, or of a whole outage of the store)")
 	}
-	// Damage in the middle: err says where.
+	return refuseDamage(v, rec, err)
+}
+
+// damaged reports that an opening found damage, be it of objects that are missing.
+func damaged(rec lsvd.Recovery) bool { return rec.LostAfter || rec.Damaged || len(rec.Missing) > 0 }
+
+// refuseDamage says what to do about damage, which err names.
+func refuseDamage(v *catalog.Volume, rec lsvd.Recovery, err error) error {
 	var e *errs.Error
-	if errors.As(err, &e) {
-		err = e.With("reason", "damaged").WithHint("restore what is missing, for example from a copy of the store. With --accept-loss the disk goes back to "+
-			"the exact state before the damage, at sequence number %d or later; all writes after it are lost", v.Durable)
+	if !errors.As(err, &e) {
+		return err
 	}
-	return false, err
+	elsewhere, flags := "", "--accept-loss"
+	if rec.LostLog {
+		elsewhere, flags = " The machine that had the volume open last may have the writes in its log: open the volume there again.", "--take-over and --accept-loss"
+	}
+	e = e.With("reason", "damaged")
+	const restore = "restore what is missing, for example from a copy of the store.%s With %s "
+	if len(rec.Missing) > 0 {
+		return e.WithHint(restore+"reads of what only these objects have give errors, and the rest works; `r lsvd check %s` says which parts of the disk that is",
+			elsewhere, flags, v.Label())
+	}
+	return e.WithHint(restore+"the disk goes back to the exact state before the damage, at sequence number %d or later; all writes after it are lost", elsewhere, flags, v.Durable)
 }
 
 // explain adds which process has the disk open here.
