@@ -19,6 +19,7 @@ use IO::Socket::INET;
 use Sys::Hostname;
 $SIG{PIPE} = $SIG{CHLD} = "IGNORE";
 my $s = IO::Socket::INET->new(LocalAddr => "0.0.0.0", LocalPort => $ENV{PORT}, Listen => 50, ReuseAddr => 1) or die "listen: $!";
+print STDERR "serves as ", hostname, "\n";
 while (1) {
 	my $c = $s->accept or next;
 	if (fork) { close $c; next }
@@ -98,6 +99,15 @@ func (e *edge) servesApp(g *guide) {
 		}, wait.Within(2*time.Minute))
 	}
 	both()
+	wait.NoError(t, "r logs has what both sandboxes print", func() error {
+		out := s.r(t, "", "logs", "shop", "--json")
+		for _, sb := range []string{here[0], there[0]} {
+			if !strings.Contains(out, sb) {
+				return fmt.Errorf("nothing of %s in %s", sb, out)
+			}
+		}
+		return nil
+	}, wait.Within(converge))
 	if got := ask(1, "/quick"); len(got) != 1 {
 		t.Errorf("a request: %v", got)
 	}

@@ -1,11 +1,12 @@
 // Package applog keeps what the processes of apps print beyond the life of their
 // sandboxes.
 //
-//	Collector  copies new lines of the sandboxes of this node to the log of their app
+//	Collector  copies new lines of the sandboxes of this node, and of the runners that are
+//	           connected to this server, to the log of their app
 //	Keeper     deletes the logs of apps that are gone, and what is too old
 //
-// In: sandbox entities with an app, and the output that the driver keeps. Out: the
-// store of logs, which is on this node. A line is in the store once: with the lines of
+// In: sandbox entities with an app, and the output that the driver or a runner keeps. Out:
+// the store of logs, which is on this node. A line is in the store once: with the lines of
 // a sandbox the store has how far they go in the sandbox's own log.
 //
 // Locks: Collector.mu is held for moments; a sandbox's mutex while it is copied.
@@ -14,6 +15,7 @@ package applog
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
@@ -40,6 +43,9 @@ const (
 	batchLines = 4096
 	batchBytes = 1 << 20
 	workers    = 4
+	// runnerPass bounds one reading of a runner's sandbox, whatever the runner sends.
+	runnerPass = 20 * time.Second
+	maxText    = 64 << 10 // bytes of a line of a runner, at which its node splits lines
 )
 
 // Logs is the output that a driver keeps.
@@ -47,11 +53,19 @@ type Logs interface {
 	Logs(ctx context.Context, id string, q execution.LogQuery, line func(execution.LogLine) error) error
 }
 
-// Collector copies the output of the sandboxes of apps on one node.
+// Runners reads the output that runners keep.
+type Runners interface {
+	// Connected reports whether a runner is connected to this server.
+	Connected(runner id.Node) bool
+	Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuery, emit func(sandboxes.LogLine) error) error
+}
+
+// Collector copies the output of the sandboxes of apps on one node and on its runners.
 type Collector struct {
 	Store     entity.Store
 	Informers *informer.Set
 	Driver    Logs
+	Runners   Runners // nil: there are none
 	Logs      *logstore.Store
 	Node      id.Node
 	Logger    *slog.Logger
@@ -65,6 +79,7 @@ type source struct {
 	mu     sync.Mutex
 	app    string
 	origin logstore.Origin
+	runner bool // it is on a runner, whose end of the log nobody waits for
 	pause  time.Duration
 }
 
@@ -74,7 +89,7 @@ func (c *Collector) Controller() kit.Controller {
 		Name: "app-log", Kind: sandbox.SandboxKind, Workers: workers, Reconcile: c.Reconcile,
 		Filter: func(o schema.Object) bool {
 			sb, ok := o.(*sandbox.Sandbox)
-			return ok && sb.Spec.Node == c.Node && sb.Spec.App != ""
+			return ok && sb.Spec.App != "" && (sb.Spec.Node == c.Node || sb.Spec.Runner && c.Runners != nil)
 		},
 		Access: kit.Access{Reads: []*schema.Kind{app.AppKind, app.AppVersionKind}},
 	}
@@ -84,7 +99,10 @@ func (c *Collector) Controller() kit.Controller {
 func (c *Collector) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
 	sb := informer.Of[sandbox.Sandbox](c.Informers).Get(sid)
 	if sb == nil {
-		return 0, nil // Finish has the end
+		return 0, c.lost(ctx, string(sid)) // Finish has the end of one of this node
+	}
+	if sb.Spec.Runner && !c.Runners.Connected(sb.Spec.Node) {
+		return idlePause, nil
 	}
 	ended := sb.Status.Phase.Ended() // read before the log, so that the last lines are not missed
 	s, err := c.source(ctx, sb)
@@ -114,7 +132,7 @@ func (c *Collector) source(ctx context.Context, sb *sandbox.Sandbox) (*source, e
 	if s != nil {
 		return s, nil
 	}
-	s = &source{app: string(sb.Spec.App), origin: logstore.Origin{Source: sid, Service: sb.Spec.Service}}
+	s = &source{app: string(sb.Spec.App), origin: logstore.Origin{Source: sid, Service: sb.Spec.Service}, runner: sb.Spec.Runner}
 	if sb.Spec.AppVersion != "" {
 		if v, err := entity.Get[app.AppVersion](ctx, c.Store, sb.Spec.AppVersion); err == nil {
 			s.origin.Version = v.Spec.Number
@@ -148,10 +166,9 @@ func (c *Collector) copy(ctx context.Context, s *source) (int, error) {
 		return err
 	}
 	from := c.Logs.Position(s.app, s.origin.Source)
-	err := c.Driver.Logs(ctx, s.origin.Source, execution.LogQuery{Offset: from}, func(l execution.LogLine) error {
-		batch = append(batch, logstore.Line{
-			Offset: l.Offset, At: l.At, Stderr: l.Stream == "stderr", Level: logline.LevelOf(l.Text), Text: l.Text, Missed: l.Missed,
-		})
+	err := c.read(ctx, s, from, func(l logstore.Line) error {
+		l.Level = logline.LevelOf(l.Text)
+		batch = append(batch, l)
 		if bytes += len(l.Text); len(batch) < batchLines && bytes < batchBytes {
 			return nil
 		}
@@ -164,6 +181,43 @@ func (c *Collector) copy(ctx context.Context, s *source) (int, error) {
 		err = flush()
 	}
 	return n, err
+}
+
+// read reads the lines of a sandbox after a position.
+func (c *Collector) read(ctx context.Context, s *source, from int64, line func(logstore.Line) error) error {
+	if !s.runner {
+		return c.Driver.Logs(ctx, s.origin.Source, execution.LogQuery{Offset: from}, func(l execution.LogLine) error {
+			return line(logstore.Line{Offset: l.Offset, At: l.At, Stderr: l.Stream == "stderr", Text: l.Text, Missed: l.Missed})
+		})
+	}
+	pass, cancel := context.WithTimeout(ctx, runnerPass)
+	defer cancel()
+	err := c.Runners.Logs(pass, id.Sandbox(s.origin.Source), sandboxes.LogQuery{Offset: from}, func(l sandboxes.LogLine) error {
+		if l.Offset <= from || len(l.Text) > maxText || strings.Contains(l.Text, "\n") {
+			return errs.New(errs.Corrupt, "the runner of sandbox %s sent a line at %d, after %d, that is none", s.origin.Source, l.Offset, from)
+		}
+		from = l.Offset
+		if now := time.Now(); l.At.After(now) { // by its clock
+			l.At = now
+		}
+		return line(logstore.Line{Offset: l.Offset, At: l.At, Stderr: l.Stderr, Text: l.Text, Missed: l.Missed})
+	})
+	if pass.Err() != nil && ctx.Err() == nil || errs.Is(err, errs.Unavailable) {
+		return nil // the rest comes with the next reading
+	}
+	return err
+}
+
+// lost ends the copying from a runner of a sandbox whose entity is gone. Its last lines went with it
+// if they were not copied yet.
+func (c *Collector) lost(ctx context.Context, sid string) error {
+	c.mu.Lock()
+	s := c.sources[sid]
+	c.mu.Unlock()
+	if s == nil || !s.runner {
+		return nil
+	}
+	return c.forget(ctx, s)
 }
 
 // Finish copies the last lines of a sandbox whose entity is gone. Its own log may be
@@ -183,7 +237,12 @@ func (c *Collector) Finish(ctx context.Context, sid string) error {
 	if _, err := c.copy(ctx, s); err != nil {
 		return err
 	}
-	if err := c.Logs.Forget(s.app, sid); err != nil {
+	return c.forget(ctx, s)
+}
+
+// forget ends the copying of a sandbox, all lines of which are copied.
+func (c *Collector) forget(ctx context.Context, s *source) error {
+	if err := c.Logs.Forget(s.app, s.origin.Source); err != nil {
 		return err
 	}
 	switch _, err := entity.Get[app.App](ctx, c.Store, id.App(s.app)); {
@@ -196,6 +255,6 @@ func (c *Collector) Finish(ctx context.Context, sid string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.sources, sid)
+	delete(c.sources, s.origin.Source)
 	return nil
 }

@@ -146,7 +146,9 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		Copies: ctlsandbox.Copies{SnapshotCopier: c.m.driver, Objects: newSnapshotObjects},
 		Disks:  nodeDisks, Store: c.store, Driver: driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 	}
-	appLogs := &applog.Collector{Store: c.store, Informers: c.informers, Driver: driver, Logs: c.m.appLogs, Node: nodeID, Logger: log("app-log")}
+	appLogs := &applog.Collector{
+		Store: c.store, Informers: c.informers, Driver: driver, Runners: runnerLogs{c.runners, c.deps.Sandboxes.Node}, Logs: c.m.appLogs, Node: nodeID, Logger: log("app-log"),
+	}
 	nodeSandboxes.Kept = appLogs
 	if c.cfg.Ingress.HTTPAddress != "" {
 		nodeSandboxes.Previews = ingress.Client{Socket: ingressAdmin(c.m.in)}
@@ -249,6 +251,15 @@ func (c *control) drainer() deployment.Drainer {
 	}
 	return ingress.Client{Socket: ingressAdmin(c.m.in)}
 }
+
+// runnerLogs reads the output that connected runners keep.
+type runnerLogs struct {
+	hub *runner.Hub
+	sandboxes.Node
+}
+
+// Connected implements applog.Runners.
+func (r runnerLogs) Connected(node id.Node) bool { return r.hub.Connected(node) }
 
 // autoscaler has the number of sandboxes of services follow the load.
 func (c *control) autoscaler(nodeID id.Node, log *slog.Logger) *autoscale.Reconciler {
