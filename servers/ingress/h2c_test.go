@@ -66,7 +66,7 @@ func (a *grpcApp) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutp
 	}
 }
 
-// startGRPC runs an ingress with HTTPS in front of a gRPC server.
+// startGRPC runs an ingress with HTTPS in front of a gRPC server, which is on a runner if it connects to them.
 func startGRPC(t *testing.T, cfg Config) (*secure, *grpcApp, testpb.TestServiceClient) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,6 +89,9 @@ func startGRPC(t *testing.T, cfg Config) (*secure, *grpcApp, testpb.TestServiceC
 	st := oneApp(l.Addr().String())
 	st.Sandboxes[0].H2C = true
 	st.Routes = []Route{{ID: "rt-1", Host: "grpc.example.com", Path: "/", App: "app-1"}}
+	if cfg.DialService != nil {
+		toRunner(st)
+	}
 	s.install(st)
 	conn, err := grpc.NewClient("passthrough:///grpc.example.com", grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: s.ca.Pool()})),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {

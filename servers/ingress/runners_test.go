@@ -3,6 +3,7 @@ package ingress
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +11,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/coder/websocket"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -116,4 +120,101 @@ func TestRunnersWithoutServer(t *testing.T) {
 	if code, body := get(t, client(t), in.url, testHost); code != http.StatusServiceUnavailable || !strings.Contains(body, "run on other machines") {
 		t.Errorf("%d %s", code, body)
 	}
+}
+
+// toRunner moves the sandboxes of oneApp to a runner.
+func toRunner(st *State) *State {
+	for i := range st.Sandboxes {
+		sb := &st.Sandboxes[i]
+		sb.Address, sb.Remote, sb.Port = "", true, 8080
+	}
+	return st
+}
+
+// dialRunner connects to such a sandbox, whose id ends with its address.
+func dialRunner(_ context.Context, sid schema.ID, port int) (net.Conn, error) {
+	_, address, ok := strings.Cut(string(sid), "-0-")
+	if !ok || port != 8080 {
+		return nil, fmt.Errorf("connection to port %d of %s", port, sid)
+	}
+	return net.Dial("tcp", strings.TrimPrefix(address, "http://"))
+}
+
+// TestProtocolsOfRunners: services on runners speak what those of this machine do.
+func TestProtocolsOfRunners(t *testing.T) {
+	t.Run("WebSocket", func(t *testing.T) {
+		up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+			ws, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer ws.CloseNow()
+			typ, b, err := ws.Read(r.Context())
+			if err == nil {
+				err = ws.Write(r.Context(), typ, b)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		in := start(t, Config{DialService: dialRunner})
+		in.install(toRunner(oneApp(up.URL)))
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+		defer cancel()
+		ws, _, err := websocket.Dial(ctx, in.url, &websocket.DialOptions{Host: testHost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ws.CloseNow()
+		if err := ws.Write(ctx, websocket.MessageText, []byte("text")); err != nil {
+			t.Fatal(err)
+		}
+		if _, b, err := ws.Read(ctx); err != nil || string(b) != "text" {
+			t.Errorf("%q, %v", b, err)
+		}
+	})
+	t.Run("gRPC", func(t *testing.T) {
+		_, _, c := startGRPC(t, Config{DialService: dialRunner})
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+		defer cancel()
+		resp, err := c.UnaryCall(ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{Body: make([]byte, 1<<20)}})
+		if err != nil || len(resp.Payload.Body) != 1<<20 {
+			t.Errorf("%v", err)
+		}
+		stream, err := c.FullDuplexCall(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := stream.Send(&testpb.StreamingOutputCallRequest{Payload: &testpb.Payload{Body: []byte("text")}}); err != nil {
+				t.Fatal(err)
+			}
+			if m, err := stream.Recv(); err != nil || string(m.Payload.Body) != "text" {
+				t.Fatalf("%v, %v", m, err)
+			}
+		}
+	})
+	t.Run("TCP", func(t *testing.T) {
+		cfg, addr := tcpConfig(t, lineEcho(t, true), TCPRoute{Proxy: true})
+		st, err := loadState(cfg.TableFile)
+		if err == nil {
+			err = saveState(cfg.TableFile, toRunner(st))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.DialService = dialRunner
+		start(t, cfg)
+		c, say := dialTCP(t, addr)
+		if got := say("one"); got != "one "+c.LocalAddr().String() {
+			t.Errorf("%q", got)
+		}
+		if err := c.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got := say(""); got != "end" {
+			t.Errorf("after the half-close: %q", got)
+		}
+	})
 }
