@@ -115,7 +115,7 @@ func (s *Store) Export(ctx context.Context, w io.Writer, names []string, progres
 		}
 		if err == nil {
 			progress("blob " + filepath.Base(file)[:12])
-			err = putFile(tw, path.Join("blobs", "sha256", filepath.Base(file)), file)
+			err = putFile(tw, path.Join("blobs", "sha256", filepath.Base(file)), 0o644, file)
 		}
 	}
 	if err == nil {
@@ -172,19 +172,6 @@ func (a *archived) describe(m ocispec.Manifest) {
 	for _, b := range a.blobs {
 		a.Bytes += b.Size
 	}
-}
-
-func putFile(tw *tar.Writer, name, file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	return put(tw, name, 0o644, info.Size(), f)
 }
 
 // Import reads an archive of Export. It reads and verifies all of it before the first image appears.

@@ -268,8 +268,8 @@ func put(tw *tar.Writer, name string, mode int64, size int64, r io.Reader) error
 	return nil
 }
 
-// putProgram adds a program of this machine.
-func putProgram(tw *tar.Writer, name, file string) error {
+// putFile adds a file of this machine.
+func putFile(tw *tar.Writer, name string, mode int64, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func putProgram(tw *tar.Writer, name, file string) error {
 	if err != nil {
 		return err
 	}
-	return put(tw, name, 0o755, info.Size(), f)
+	return put(tw, name, mode, info.Size(), f)
 }
 
 // putDir and putLink add a directory and a symbolic link.

@@ -61,7 +61,7 @@ func (s *Store) objectStore(want, release string) (*recipe, error) {
 			if err := putFiles(tw, files); err != nil {
 				return err
 			}
-			return putProgram(tw, "usr/local/bin/versitygw", file)
+			return putFile(tw, "usr/local/bin/versitygw", 0o755, file)
 		})
 	}
 	return r, nil

@@ -51,7 +51,7 @@ func (s *Store) static() (*recipe, error) {
 				if err := put(tw, "etc/group", 0o644, int64(len(group)), strings.NewReader(group)); err != nil {
 					return err
 				}
-				return putProgram(tw, "static-server", file)
+				return putFile(tw, "static-server", 0o755, file)
 			})
 		},
 	}, nil

@@ -38,25 +38,32 @@ func (p printed) Logs(_ context.Context, _ string, q execution.LogQuery, line fu
 	return nil
 }
 
-// TestFinishAfterTheApp: the last lines of a sandbox do not bring back the log of an app
-// that was deleted; those of another app are kept.
-func TestFinishAfterTheApp(t *testing.T) {
-	ctx := t.Context()
+// shop returns a store with an app, and a store of logs without any.
+func shop(t *testing.T) (entity.Store, *logstore.Store, *app.App) {
+	t.Helper()
 	store := pgtest.Store(t, api.Kinds()...)
 	logs, err := logstore.Open(logstore.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(logs.Close)
-	project, lives := core.NewProject(), app.NewApp()
-	project.Name, lives.Name = "p", "shop"
-	if err := entity.Create(ctx, store, project); err != nil {
+	project, shop := core.NewProject(), app.NewApp()
+	project.Name, shop.Name = "p", "shop"
+	if err := entity.Create(t.Context(), store, project); err != nil {
 		t.Fatal(err)
 	}
-	lives.Project = project.ID
-	if err := entity.Create(ctx, store, lives); err != nil {
+	shop.Project = project.ID
+	if err := entity.Create(t.Context(), store, shop); err != nil {
 		t.Fatal(err)
 	}
+	return store, logs, shop
+}
+
+// TestFinishAfterTheApp: the last lines of a sandbox do not bring back the log of an app
+// that was deleted; those of another app are kept.
+func TestFinishAfterTheApp(t *testing.T) {
+	ctx := t.Context()
+	store, logs, lives := shop(t)
 	c := &Collector{Logs: logs, Driver: printed{{Offset: 1, At: time.Now(), Text: "first"}, {Offset: 2, At: time.Now(), Text: "last"}}, Logger: slog.New(slog.DiscardHandler)}
 	c.Store = kittest.Hold(t, store, c.Controller())
 	for _, name := range []string{string(lives.ID), "app-gone"} {
@@ -96,21 +103,7 @@ func (e *edges) Logs(_ context.Context, _ id.Sandbox, q sandboxes.LogQuery, emit
 // sends does not harm the log.
 func TestRunners(t *testing.T) {
 	ctx := t.Context()
-	store := pgtest.Store(t, api.Kinds()...)
-	logs, err := logstore.Open(logstore.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(logs.Close)
-	project, shop := core.NewProject(), app.NewApp()
-	project.Name, shop.Name = "p", "shop"
-	if err := entity.Create(ctx, store, project); err != nil {
-		t.Fatal(err)
-	}
-	shop.Project = project.ID
-	if err := entity.Create(ctx, store, shop); err != nil {
-		t.Fatal(err)
-	}
+	store, logs, shop := shop(t)
 	sb := sandbox.NewSandbox()
 	sb.Project, sb.Spec.App, sb.Spec.Runner = shop.Project, shop.GetID(), true
 	sb.Spec.Template.Image = "debian"
