@@ -92,7 +92,7 @@ func (e *gcEnv) clone(what string) {
 }
 
 // TestPublishingBesideGC: while the store does not answer a read of a segment that is
-// collected, or the creation of the one that its data moves to, a disk publishes, makes
+// collected, or the creation of the segment that its data moves to, a disk publishes, makes
 // snapshots and checkpoints, and closes. What was written meanwhile stays.
 func TestPublishingBesideGC(t *testing.T) {
 	for _, kind := range []storesim.Op{storesim.OpGetRange, storesim.OpCreate} {
@@ -158,7 +158,7 @@ func TestPublishingBesideGC(t *testing.T) {
 						closed := make(chan error, 1)
 						go func() { closed <- e.d.Close(ctx) }()
 						wait.Receive(t, "the disk closes", e.d.ending)
-						close(answer) // a store gives up when its context ends
+						close(answer) // a store returns when its context ends
 						e.must(wait.Receive(t, "it is closed", closed))
 					}
 					e.st.Hook = nil

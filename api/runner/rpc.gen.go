@@ -623,7 +623,7 @@ type Runners interface {
 	// Allow: Permits that sandboxes of an app's services are placed on a runner, which so
 	// gets the app's code and variables. Permission: admin, in all projects.
 	Allow(ctx context.Context, req *AllowRequest) error
-	// Deny: Places no new sandboxes of an app on a runner. Those that run there go on.
+	// Deny: Places no new sandboxes of an app on a runner. Its sandboxes there go on.
 	// Permission: admin, in all projects.
 	Deny(ctx context.Context, req *AllowRequest) error
 }
@@ -642,7 +642,7 @@ type RunnersClient interface {
 	// Allow: Permits that sandboxes of an app's services are placed on a runner, which so
 	// gets the app's code and variables. Permission: admin, in all projects.
 	Allow(ctx context.Context, req *AllowRequest) error
-	// Deny: Places no new sandboxes of an app on a runner. Those that run there go on.
+	// Deny: Places no new sandboxes of an app on a runner. Its sandboxes there go on.
 	// Permission: admin, in all projects.
 	Deny(ctx context.Context, req *AllowRequest) error
 }

@@ -104,7 +104,7 @@ const (
 	allowLong = `Permits that sandboxes of an app's services are placed on a runner. The machine so gets the app's code and variables, and
 the ingress sends it requests through its connection. Services with disks, and of apps with addons, stay on the server, and
 there are no names of apps (APP.internal) on a runner.`
-	denyLong = `Places no more sandboxes of an app on a runner. Those that run there go on until they are replaced: r app restart.`
+	denyLong = `Places no more sandboxes of an app on a runner. Its sandboxes there go on until they are replaced: r app restart.`
 )
 
 type allowOptions struct {

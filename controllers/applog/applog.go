@@ -79,7 +79,7 @@ type source struct {
 	mu     sync.Mutex
 	app    string
 	origin logstore.Origin
-	runner bool // it is on a runner, whose end of the log nobody waits for
+	runner bool // it is on a runner, which deletes its log without waiting for the copy
 	pause  time.Duration
 }
 

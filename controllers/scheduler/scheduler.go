@@ -24,10 +24,10 @@
 //
 // The answer does not depend on the order in which nodes and sandboxes are
 // given. Sandboxes with disks, with secrets that are added to their requests, or of a copy
-// of a snapshot do not fit on runners. Of apps only the services of those that a runner may
-// run do (spec.apps of its node), without addons, whose names there are none of on a runner. A sandbox that mounts
-// a disk goes to the node of the others that do, or to the one whose directory has
-// the data of the disk.
+// of a snapshot do not fit on runners. A service fits on a runner if the runner may run its app
+// (spec.apps of its node) and the app has no addons, whose names do not exist on runners. A
+// sandbox that mounts a disk goes to the node of the other sandboxes that mount it, or to the
+// node whose directory has the data of the disk.
 package scheduler
 
 import (
