@@ -46,6 +46,9 @@ func (e *edge) servesApp(g *guide) {
 	t.Helper()
 	s.r(t, "", "app", "create", "shop")
 	g.run("r runner allow", "shop may run on edge-1")
+	if out := s.r(t, "", "runner", "list"); !strings.Contains(out, "shop") {
+		t.Errorf("the list of runners: %s", out)
+	}
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "app.toml"), "[services.web]\nreplicas = 2\nhealth_path = \"/healthz\"\ncommand = '''perl -e '"+hostServer+"' '''\n")
 	s.r(t, dir, "deploy", "--image", "debian", "--app", "shop")

@@ -42,8 +42,14 @@ func newList(e *command.Env) *cobra.Command {
 	})
 }
 
-// Table prints nodes and what the sandboxes reserve on each.
-func Table(e *command.Env, nodes []*core.Node, all []*sandbox.Sandbox) {
+// Column is another column of a table of nodes.
+type Column struct {
+	Name string
+	Cell func(*core.Node) string
+}
+
+// Table prints nodes and what the sandboxes reserve on each, with more columns before the message.
+func Table(e *command.Env, nodes []*core.Node, all []*sandbox.Sandbox, more ...Column) {
 	by := sandbox.ReservedByNode(all)
 	var rows [][]string
 	for _, n := range nodes {
@@ -61,13 +67,20 @@ func Table(e *command.Env, nodes []*core.Node, all []*sandbox.Sandbox) {
 		if n.Status.DiskFreeBytes != nil {
 			disk = schema.CellBytes(*n.Status.DiskFreeBytes)
 		}
-		rows = append(rows, []string{
+		row := []string{
 			n.Name, phase, n.Spec.Arch, strconv.FormatInt(u.Sandboxes, 10), schema.CellMillis(u.CPUMillis) + " of " + schema.CellMillis(n.Spec.CPUMillis),
 			schema.CellBytes(u.MemoryBytes) + " of " + schema.CellBytes(n.Spec.MemoryBytes), disk, n.Status.Version,
-			n.Status.Message, schema.CellAge(n.CreatedAt, time.Now()),
-		})
+		}
+		for _, c := range more {
+			row = append(row, c.Cell(n))
+		}
+		rows = append(rows, append(row, n.Status.Message, schema.CellAge(n.CreatedAt, time.Now())))
 	}
-	e.Table([]string{"NODE", "STATE", "ARCH", "SANDBOXES", "CPU RESERVED", "MEMORY RESERVED", "DISK FREE", "VERSION", "MESSAGE", "AGE"}, rows)
+	header := []string{"NODE", "STATE", "ARCH", "SANDBOXES", "CPU RESERVED", "MEMORY RESERVED", "DISK FREE", "VERSION"}
+	for _, c := range more {
+		header = append(header, c.Name)
+	}
+	e.Table(append(header, "MESSAGE", "AGE"), rows)
 }
 
 func newCordon(e *command.Env, verb, short string, call func(server.NodesClient, context.Context, *server.NodeRequest) (*server.NodeResponse, error)) *cobra.Command {

@@ -4,12 +4,14 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/runner"
 	"miren.dev/runtime/api/sandbox"
@@ -86,7 +88,7 @@ func newList(e *command.Env) *cobra.Command {
 		}
 		return out, err
 	}
-	return command.List(e, "List the runners, and what is reserved on each", []string{core.KindNode}, load, func(ctx context.Context, all []*core.Node) error {
+	return command.List(e, "List the runners, what is reserved on each, and which apps they may run", []string{core.KindNode}, load, func(ctx context.Context, all []*core.Node) error {
 		if len(all) == 0 && e.Terminal {
 			e.Notef("there are no runners: r runner token create begins with one\n")
 			return nil
@@ -95,7 +97,21 @@ func newList(e *command.Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		node.Table(e, all, sandboxes)
+		apps, _, err := command.All[app.App](ctx, e, entity.Query{})
+		if err != nil {
+			return err
+		}
+		names := map[string]string{}
+		for _, a := range apps {
+			names[string(a.ID)] = a.Name
+		}
+		node.Table(e, all, sandboxes, node.Column{Name: "APPS", Cell: func(n *core.Node) string {
+			var allowed []string
+			for _, a := range n.Spec.Apps {
+				allowed = append(allowed, cmp.Or(names[a], a))
+			}
+			return strings.Join(allowed, ", ")
+		}})
 		return nil
 	})
 }
