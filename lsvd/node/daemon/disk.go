@@ -314,11 +314,8 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 // Hold gives all block devices to the holder again, for when that was restarted and so has none. Disks that are being
 // changed are waited for. Errors: those of [loop.Holder]; then some devices may not be held.
 func (d *Daemon) Hold(ctx context.Context) error {
-	d.mu.Lock()
-	all := slices.Collect(maps.Values(d.disks))
-	d.mu.Unlock()
 	var g errgroup.Group
-	for _, x := range all {
+	for _, x := range d.all() {
 		g.Go(func() error {
 			x.op.Lock()
 			defer x.op.Unlock()
