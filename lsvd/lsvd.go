@@ -109,8 +109,9 @@
 //
 // # Lock order
 //
-// align, then the committer's queue (held by no operation while it waits); pub,
-// then mu, then the log's locks. pub is held over store operations, mu never is.
+// align, then the committer's queue (held by no operation while it waits);
+// collecting (one garbage collection at a time), then pub, then mu, then the log's
+// locks. collecting and pub are held over store operations, mu never is.
 package lsvd
 
 import (
