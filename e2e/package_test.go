@@ -98,7 +98,7 @@ func TestPackageServesWhereItIsUnpacked(t *testing.T) {
 	}
 }
 
-// TestInstallGuide verifies a signature of hack/sign.sh as docs/install.md says.
+// TestInstallGuide verifies a signature of hack/sign.sh as docs/install.md says, and takes base images from a file.
 func TestInstallGuide(t *testing.T) {
 	g := newGuide(t, shared, "install")
 	for _, begin := range []string{"docker load", "docker run", "docker exec"} {
@@ -126,4 +126,6 @@ func TestInstallGuide(t *testing.T) {
 	g.file("signers", "release "+string(public))
 	g.run("ssh-keygen -Y verify", "Good")
 	g.run("sha256sum", "archive.tar.gz: OK")
+	g.run("r server export-images", "sandbox base")
+	g.run("r server import-images", "was here") // it is the same machine
 }

@@ -32,6 +32,7 @@ import (
 // env is a store with an addon's surroundings: what other controllers and the addon's
 // program do happens when a test calls world.
 type env struct {
+	keep id.Sandbox // it goes on when a deployment ends the others of its app
 	*testing.T
 	store   entity.Store
 	addons  *addons.Service
@@ -169,6 +170,9 @@ func (e *env) serve(a *app.App) {
 	e.Helper()
 	ctx := e.Context()
 	for _, sb := range list[sandbox.Sandbox](e, entity.Where(sandbox.SandboxAttrApp, a.ID)) {
+		if sb.GetID() == e.keep {
+			continue
+		}
 		sb.Status.Phase, sb.Status.Ready = sandbox.SandboxPhaseStopped, false
 		if err := entity.UpdateStatus(ctx, e.store, sb); err != nil {
 			e.Fatal(err)

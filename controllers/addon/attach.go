@@ -127,7 +127,12 @@ func (x *attached) rollOut(ctx context.Context, project string, vars map[string]
 			continue
 		}
 		for _, n := range names {
-			if had, ok := sb.Spec.Template.Secrets[n]; ok && !had.Equal(x.to.Spec.Secrets[n]) {
+			had, ok := sb.Spec.Template.Secrets[n]
+			if !ok || had.Equal(x.to.Spec.Secrets[n]) {
+				continue
+			}
+			// It was sealed anew, such as for a preview from before a detach, or has another value.
+			if value, err := x.Sealer.Open(had); err != nil || value != vars[n] {
 				return fmt.Sprintf("sandbox %s of app %s has the credentials before", sb.ID, x.to.Name), nil
 			}
 		}

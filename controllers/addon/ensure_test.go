@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -98,4 +99,42 @@ func TestAttachAfterRollback(t *testing.T) {
 	}
 	e.attach()
 	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+}
+
+// TestAttachBesidePreview: a sandbox of a preview, which keeps the variables of the version from before a detach,
+// does not hold up another attach. They have the same values then.
+func TestAttachBesidePreview(t *testing.T) {
+	e := newEnv(t)
+	e.user("shop")
+	e.create("db")
+	r := e.reconciler(e.store)
+	e.settle(r, "db", settled)
+	e.attach()
+	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	shop := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	preview := sandbox.NewSandbox()
+	preview.Project, preview.Spec.App, preview.Spec.Service = shop.Project, shop.GetID(), "main"
+	preview.Spec.Template.Image, preview.Spec.Template.Secrets = "image", shop.Spec.Secrets
+	detach := func() {
+		t.Helper()
+		must(entity.ModifySpec(t.Context(), e.store, must(addons.AttachmentsOf(t.Context(), e.store, shop.GetID()))(e)[0].GetID(), func(x *addon.AddonAttachment) error {
+			x.Spec.Detach = true
+			return nil
+		}))(e)
+		e.settle(r, "db", func(*addon.Addon) bool {
+			return len(must(addons.AttachmentsOf(t.Context(), e.store, shop.GetID()))(e)) == 0
+		})
+	}
+	detach()
+	if err := entity.Create(t.Context(), e.store, preview); err != nil {
+		t.Fatal(err)
+	}
+	preview.Status.Phase, preview.Status.Ready = sandbox.SandboxPhaseRunning, true
+	if err := entity.UpdateStatus(t.Context(), e.store, preview); err != nil {
+		t.Fatal(err)
+	}
+	e.keep = preview.GetID()
+	e.attach()
+	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	detach()
 }
