@@ -262,6 +262,9 @@ func (a *Attachment) Hold(ctx context.Context, h Holder) error {
 	return nil
 }
 
+// HandsOver reports whether the kernel can hand the device over (Linux 6.9). Hold is then possible.
+func (a *Attachment) HandsOver() bool { return a.conn.Resend }
+
 // Path is the block device: "/dev/loop3".
 func (a *Attachment) Path() string { return loopPath(a.loop) }
 

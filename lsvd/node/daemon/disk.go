@@ -88,7 +88,7 @@ type front struct {
 	// detach removes the frontend; it refuses while its device is in use.
 	detach func(ctx context.Context, force bool) error
 	resize func(ctx context.Context) error
-	// hold gives a block device to the holder again; nil for other frontends.
+	// hold gives a block device to the holder again; nil if the frontend has none, or the kernel cannot hand it over.
 	hold func(ctx context.Context) error
 }
 
@@ -296,9 +296,7 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 	if err != nil {
 		return err
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.fronts = append(x.fronts, &front{Frontend: Frontend{KindBlock, a.Path()}, release: a.Release, resize: a.Resize,
+	f := &front{Frontend: Frontend{KindBlock, a.Path()}, release: a.Release, resize: a.Resize,
 		detach: func(ctx context.Context, force bool) error {
 			if force {
 				return a.Abandon(ctx)
@@ -306,8 +304,13 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 			ctx, cancel := context.WithTimeout(ctx, detachTimeout)
 			defer cancel()
 			return a.Detach(ctx)
-		},
-		hold: func(ctx context.Context) error { return a.Hold(ctx, d.cfg.Holder) }})
+		}}
+	if a.HandsOver() {
+		f.hold = func(ctx context.Context) error { return a.Hold(ctx, d.cfg.Holder) }
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.fronts = append(x.fronts, f)
 	return nil
 }
 
@@ -323,7 +326,7 @@ func (d *Daemon) Hold(ctx context.Context) error {
 				if f.hold == nil {
 					continue
 				}
-				if err := f.hold(ctx); err != nil && !errs.Is(err, errs.Unimplemented) {
+				if err := f.hold(ctx); err != nil {
 					return err
 				}
 			}
