@@ -54,7 +54,7 @@ func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	return total, err
 }
 
-// collectAll is GC without the deletion of what it frees.
+// collectAll is GC without the deletion of the emptied segments.
 func (d *Device) collectAll(ctx context.Context, ratio float64) (total int, err error) {
 	if err := d.collecting.lock(ctx); err != nil {
 		return 0, err
@@ -111,7 +111,7 @@ func (d *Device) tidy(ctx context.Context) error {
 }
 
 // collect moves what the budget allows if the configured ratio is exceeded, and reports
-// whether it moved anything. What that frees is freed by the next checkpoint.
+// whether it moved anything. The next checkpoint frees the emptied segments.
 func (d *Device) collect(ctx context.Context) (moved bool, err error) {
 	if err := d.collecting.lock(ctx); err != nil {
 		return false, err
@@ -129,7 +129,7 @@ func (d *Device) collect(ctx context.Context) (moved bool, err error) {
 			busy = len(d.frozen) > 0 && !d.opts.manual
 			return nil
 		})
-		// What is written meanwhile comes first.
+		// Publishing of new writes comes first.
 		if err != nil || budget <= 0 || moved && busy {
 			return moved, err
 		}
@@ -245,8 +245,8 @@ func (d *Device) release(segments []*seg) {
 	}
 }
 
-// appendLive appends what the map has of a segment with the entries. What is published
-// meanwhile may take some of it from the map, but gives it nothing.
+// appendLive appends what the map has of a segment with the entries. Writes that are
+// published meanwhile may take blocks of it from the map, and never add any.
 func (d *Device) appendLive(ctx context.Context, v *seg, entries []segment.Entry, moves []move) ([]move, error) {
 	for len(entries) > 0 {
 		now := entries[:min(len(entries), mergeStep)]

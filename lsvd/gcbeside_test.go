@@ -93,7 +93,7 @@ func (e *gcEnv) clone(what string) {
 
 // TestPublishingBesideGC: while the store does not answer a read of a segment that is
 // collected, or the creation of the segment that its data moves to, a disk publishes, makes
-// snapshots and checkpoints, and closes. What was written meanwhile stays.
+// snapshots and checkpoints, and closes. The writes that it acknowledged meanwhile stay.
 func TestPublishingBesideGC(t *testing.T) {
 	for _, kind := range []storesim.Op{storesim.OpGetRange, storesim.OpCreate} {
 		for _, background := range []bool{false, true} {

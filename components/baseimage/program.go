@@ -103,7 +103,7 @@ func (s *Store) contained(ctx context.Context, set func(*exec.Cmd), tool string,
 }
 
 // Sweep removes what processes left that were killed while they made images: their control groups, with the processes in
-// them, their mounts and their files. What another process makes now stays.
+// them, their mounts and their files. The folders of images that another process makes now stay.
 func (s *Store) Sweep(ctx context.Context) error {
 	entries, err := os.ReadDir(s.cfg.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

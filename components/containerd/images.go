@@ -384,7 +384,7 @@ func (s *Images) List(ctx context.Context, labels map[string]string) ([]Record, 
 	return out, nil
 }
 
-// Usage returns the bytes of disk that an image uses, compressed and unpacked. What it shares with other images counts.
+// Usage returns the bytes of disk that an image uses, compressed and unpacked. Content that it shares with other images counts too.
 // ref is the exact name, name@digest, of the image.
 func (s *Images) Usage(ctx context.Context, ref string) (int64, error) {
 	c, err := s.daemon.Client()

@@ -23,7 +23,7 @@ type CopyStore interface {
 }
 
 // Copies deletes images of a runner, which are copies of images of its server: of those that no sandbox and no snapshot of
-// the runner names, the ones that were used last stay, up to MaxBytes.
+// the runner names, the most recently used stay, up to MaxBytes.
 type Copies struct {
 	Store    entity.Reader // as far as it concerns the runner
 	Images   CopyStore
@@ -85,7 +85,7 @@ func (r *Copies) Collect(ctx context.Context) (int, error) {
 			unused = append(unused, img)
 		}
 	}
-	slices.SortFunc(unused, func(a, b containerd.Record) int { // the ones that were used last first
+	slices.SortFunc(unused, func(a, b containerd.Record) int { // the most recently used first
 		return cmp.Or(r.lastUse(b).Compare(r.lastUse(a)), strings.Compare(a.Ref, b.Ref))
 	})
 	var kept int64

@@ -83,7 +83,7 @@ func (c *serviceConn) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{c.UnixConn}, r)
 }
 
-// Close is net.Conn's. What was written and not received yet is lost.
+// Close is net.Conn's. Written bytes that the service has not received yet are lost.
 func (c *serviceConn) Close() error {
 	c.cancel()
 	return c.UnixConn.Close()
