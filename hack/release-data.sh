@@ -18,7 +18,7 @@ cache=${RUNTIME_CACHE:-${HOME:-/root}/.cache/miren-runtime}
 name=runtime-images-$(cat VERSION)-linux-$("$go" env GOHOSTARCH).tar
 sandboxes=()
 if [ $# = 0 ]; then
-	set -- runtime/{debian,go,go-cgo,c,node,python,php,ruby,java,rust,deno,postgres,valkey,mysql,s3}
+	set -- buildpack-deps runtime/{debian,go,go-cgo,node,python,php,ruby,ruby-build,java,java-build,rust,rust-run,deno,postgres,valkey,mysql,s3}
 	sandboxes=(-sandboxes)
 fi
 "$go" build -o bin/test/baseimages ./components/baseimage/cmd/baseimages

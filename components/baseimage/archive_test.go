@@ -228,3 +228,29 @@ func TestImportIsKilled(t *testing.T) {
 		t.Errorf("imported %+v", list)
 	}
 }
+
+// TestNamesOfReleaseData: this machine knows every image that hack/release-data.sh names, and it names all
+// packaged ones.
+func TestNamesOfReleaseData(t *testing.T) {
+	script := string(must(os.ReadFile("../../hack/release-data.sh"))(t))
+	_, list, ok := strings.Cut(script, "\tset -- ")
+	list, _, _ = strings.Cut(list, "\n")
+	before, braces, _ := strings.Cut(strings.TrimSuffix(list, "}"), "runtime/{")
+	names := strings.Fields(before)
+	for name := range strings.SplitSeq(braces, ",") {
+		names = append(names, Prefix+name)
+	}
+	if !ok || len(names) < 10 {
+		t.Fatalf("the script names %q", names)
+	}
+	for _, name := range names {
+		if _, err := Lookup(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, p := range packagedImages {
+		if !slices.Contains(names, Prefix+p.name) {
+			t.Errorf("the script lacks %s", p.name)
+		}
+	}
+}
