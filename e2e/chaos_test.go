@@ -52,8 +52,7 @@ type chaos struct {
 	began time.Time
 
 	mu       sync.Mutex
-	log      []string // operations and kills
-	problems []string
+	log      []string        // operations and kills
 	killed   map[string]bool // sandboxes of which a process was killed
 	kills    map[string]int
 	outcomes map[string]int // of operations, by name and class
@@ -109,9 +108,6 @@ func (c *chaos) report() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.t.Logf("killed %v; operations %v", c.kills, c.outcomes)
-	for _, p := range c.problems {
-		c.t.Error(p)
-	}
 	if c.t.Failed() {
 		c.t.Logf("the operations:\n%s", strings.Join(c.log, "\n"))
 	}
@@ -126,9 +122,7 @@ func (c *chaos) note(format string, args ...any) {
 func (c *chaos) problem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	c.note("PROBLEM %s", text)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.problems = append(c.problems, text)
+	c.t.Errorf("after %s: %s", time.Since(c.began).Round(time.Second), text) // -v shows it at once
 }
 
 func (c *chaos) wasKilled(sandbox string) bool {
