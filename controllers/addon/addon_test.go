@@ -1,6 +1,7 @@
 package addon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -41,6 +42,7 @@ type env struct {
 	sources *source.Store
 	users   map[string]map[string]string // of the programs: passwords by user, by disk
 	fails   bool                         // deployments fail
+	reason  app.FailureReason            // how; "": build
 	broken  bool                         // the program takes no users
 	deploys map[string]int               // by app
 }
@@ -147,7 +149,7 @@ func (e *env) finish(a *app.App) {
 	e.deploys[a.Name]++
 	dep.Status.EndedAt, dep.Status.Phase = &now, app.DeploymentPhaseSucceeded
 	if e.fails {
-		dep.Status.Phase, dep.Status.Failure = app.DeploymentPhaseFailed, &app.Failure{Reason: app.FailureReasonBuild, Message: "the build failed"}
+		dep.Status.Phase, dep.Status.Failure = app.DeploymentPhaseFailed, &app.Failure{Reason: cmp.Or(e.reason, app.FailureReasonBuild), Message: "the build failed"}
 	} else {
 		e.serve(a)
 	}

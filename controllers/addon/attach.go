@@ -148,8 +148,7 @@ func (x *attached) redeploy(ctx context.Context, project string, change apps.Env
 		if err != nil && !errs.Is(err, errs.NotFound) {
 			return "", err
 		}
-		if err == nil && last.Spec.RequestedBy == requestedBy && last.Status.Phase != app.DeploymentPhaseSucceeded &&
-			last.Status.EndedAt != nil && x.now().Sub(*last.Status.EndedAt) < retryAfter {
+		if err == nil && last.Spec.RequestedBy == requestedBy && last.Status.Phase != app.DeploymentPhaseSucceeded && x.failedJustNow(last) {
 			return fmt.Sprintf("app %s cannot be rolled out with the new variables (deployment %s); it is tried again", x.to.Name, last.ID), nil
 		}
 	}

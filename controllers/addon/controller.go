@@ -41,6 +41,8 @@ const (
 	poll = 2 * time.Second
 	// retryAfter is the time between deployments that failed.
 	retryAfter = time.Minute
+	// retrySoon is that time if the deployment met a fault of the system, such as a killed containerd.
+	retrySoon = 10 * time.Second
 	// runTimeout bounds a command in the addon's sandbox.
 	runTimeout = time.Minute
 	// requestedBy is the identity that deployments of this controller name.

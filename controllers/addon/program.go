@@ -105,11 +105,27 @@ func (w *work) deploy(ctx context.Context) (outcome, error) {
 		case last.Status.Phase == app.DeploymentPhaseSucceeded:
 			a.Status.Source, a.Status.Endpoint, a.Status.Disk = string(digest), addons.Endpoint(a.Spec.Engine, a.Name), name
 			return changed, entity.UpdateStatus(ctx, w.Store, a)
-		case last.Status.EndedAt != nil && w.now().Sub(*last.Status.EndedAt) < retryAfter:
+		case w.failedJustNow(last) && faultOfSystem(last):
+			return w.wait(ctx, addon.AddonPhasePending, because(last))
+		case w.failedJustNow(last):
 			return w.wait(ctx, addon.AddonPhaseFailed, because(last))
 		}
 	}
 	return w.begin(ctx, digest)
+}
+
+// failedJustNow reports whether a deployment ended so short a time ago that it is too early for the next.
+func (r *Reconciler) failedJustNow(d *app.Deployment) bool {
+	after := retryAfter
+	if faultOfSystem(d) {
+		after = retrySoon
+	}
+	return d.Status.EndedAt != nil && r.now().Sub(*d.Status.EndedAt) < after
+}
+
+// faultOfSystem reports whether a deployment failed by no fault of its app.
+func faultOfSystem(d *app.Deployment) bool {
+	return d.Status.Failure != nil && d.Status.Failure.Reason == app.FailureReasonInternal
 }
 
 // because explains a deployment that did not succeed.

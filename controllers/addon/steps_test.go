@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
@@ -201,6 +202,22 @@ func TestAddonThatCannotBeDeployedSaysWhy(t *testing.T) {
 	if !strings.Contains(a.Status.Message, "the build failed") {
 		t.Errorf("message: %s", a.Status.Message)
 	}
+}
+
+// A fault of the system during the deployment, such as a killed containerd, is none of the addon: whoever waits for the
+// addon waits on, and the controller deploys again soon.
+func TestAddonWaitsThroughFaultsOfTheSystem(t *testing.T) {
+	e := newEnv(t)
+	e.create("db")
+	e.fails, e.reason = true, app.FailureReasonInternal
+	r := e.reconciler(e.store)
+	a := e.settle(r, "db", func(a *addon.Addon) bool { return strings.Contains(a.Status.Message, "the build failed") })
+	if a.Status.Phase != addon.AddonPhasePending {
+		t.Errorf("phase %s: %s", a.Status.Phase, a.Status.Message)
+	}
+	e.fails = false
+	r.Now = func() time.Time { return time.Now().Add(retrySoon) }
+	e.settle(r, "db", settled)
 }
 
 // What the program of an addon refuses keeps it from being ready, and is tried again.
