@@ -75,13 +75,6 @@ func (c *chaosClient) attachAddon(ctx context.Context) {
 	if c.app.addon == a.name {
 		verb, addon = "detach", ""
 	}
-	if c.app.restored && verb == "attach" {
-		// A rollback may have restored the address of an addon that was detached since.
-		if !c.rollout(ctx, chaosInput{}, "app", "env", "unset", "REDIS_URL", "--app", c.app.name) {
-			return
-		}
-		c.app.restored = false
-	}
 	done := c.rollout(ctx, chaosInput{}, "addon", verb, a.name, "--app", c.app.name)
 	if c.app.addon = addon; !done {
 		c.app.addon, c.app.changing = "", true

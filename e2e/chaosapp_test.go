@@ -37,7 +37,6 @@ type chaosApp struct {
 	previews []*chaosPreview
 	// changing: the server may roll it out by itself, since an operation on its addon has an unknown outcome.
 	changing bool
-	restored bool   // its environment is that of an earlier version
 	addon    string // the addon whose address its environment has; "": none, or it is not known
 }
 
@@ -147,7 +146,7 @@ func (c *chaosClient) canary(ctx context.Context) {
 	c.app.rolledOut(before, out, f)
 }
 
-// rollback serves one of the latest versions again, with the environment of that time.
+// rollback serves one of the latest versions again, with the environment of that time, but without a detached addon.
 func (c *chaosClient) rollback(ctx context.Context) {
 	which := c.rng.IntN(3)
 	if len(c.app.versions) == 0 {
@@ -156,7 +155,7 @@ func (c *chaosClient) rollback(ctx context.Context) {
 	v := c.app.versions[max(0, len(c.app.versions)-1-which)]
 	// Not found: many versions have been made since.
 	out, f := c.op(ctx, false, "app", "rollback", c.app.name, "--to", fmt.Sprintf("v%d", v.number))
-	c.app.addon, c.app.restored = "", true
+	c.app.addon = ""
 	if c.app.rolledOut([]chaosServing{v.chaosServing}, out, f) {
 		c.app.secrets = []string{v.secret}
 		return

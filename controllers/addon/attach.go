@@ -156,7 +156,7 @@ func (x *attached) redeploy(ctx context.Context, project string, change apps.Env
 	if err != nil && !errs.Is(err, errs.Conflict) {
 		return "", err
 	}
-	return fmt.Sprintf("app %s is being deployed", x.to.Name), nil
+	return deploying(x.to), nil
 }
 
 // detach takes the variables from the app, and then deletes the attachment.
@@ -170,25 +170,43 @@ func (x *attached) detach(ctx context.Context, project string) (bool, error) {
 	if x.to, err = entity.Get[app.App](ctx, x.Store, x.t.Spec.App); err != nil {
 		return false, err
 	}
+	// A rollback to a version that has them gives them to the app again. No other deployment does, and one may wait for
+	// the end of this.
+	if under := x.to.Status.ActiveDeployment; under != "" {
+		d, err := entity.Get[app.Deployment](ctx, x.Store, under)
+		if err != nil {
+			return false, entity.AsConflict(err)
+		}
+		if d.Spec.Kind == app.RolloutKindRollback {
+			return false, x.say(ctx, deploying(x.to))
+		}
+	}
 	if x.to.Status.Active() != "" {
 		ver, err := apps.ActiveVersion(ctx, x.Store, x.to)
 		if err != nil {
 			return false, err
 		}
 		if slices.ContainsFunc(names, func(n string) bool { _, has := ver.Spec.Secrets[n]; return has }) {
-			why := fmt.Sprintf("app %s is being deployed", x.to.Name)
+			why := deploying(x.to)
 			if x.to.Status.ActiveDeployment == "" {
 				change.Deploy = true
 				if why, err = x.redeploy(ctx, project, change); err != nil {
 					return false, err
 				}
 			}
-			if why == x.t.Status.Message {
-				return false, nil
-			}
-			x.t.Status.Message = why
-			return false, entity.UpdateStatus(ctx, x.Store, x.t)
+			return false, x.say(ctx, why)
 		}
 	}
 	return true, entity.Delete(ctx, x.Store, x.t)
+}
+
+func deploying(a *app.App) string { return fmt.Sprintf("app %s is being deployed", a.Name) }
+
+// say writes what the attachment waits for, if it changed.
+func (x *attached) say(ctx context.Context, why string) error {
+	if why == x.t.Status.Message {
+		return nil
+	}
+	x.t.Status.Message = why
+	return entity.UpdateStatus(ctx, x.Store, x.t)
 }

@@ -3,12 +3,14 @@ package addon
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/addons"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -61,16 +63,67 @@ func TestEarlierVersionGetsPresentCredentials(t *testing.T) {
 	e.settle(r, "db", func(a *addon.Addon) bool { return a.Spec.Credential == 2 && e.running() })
 	now := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
 	old := maps.Clone(before.Spec.Secrets)
-	old["OTHER"] = before.Spec.Secrets["DATABASE_URL"]
-	got := must(addons.Current(t.Context(), e.store, now, old))(e)
+	old["OTHER"], old["REDIS_URL"] = before.Spec.Secrets["DATABASE_URL"], before.Spec.Secrets["DATABASE_URL"]
+	got := must(addons.Current(t.Context(), e.store, now, &app.AppVersionSpec{Secrets: old, AddonVariables: []string{"DATABASE_URL", "REDIS_URL"}}))(e)
 	if !got["DATABASE_URL"].Equal(now.Spec.Secrets["DATABASE_URL"]) || !got["OTHER"].Equal(old["OTHER"]) || old["DATABASE_URL"].Equal(got["DATABASE_URL"]) {
 		t.Error("the earlier version does not get the present credentials alone")
 	}
+	if _, has := got["REDIS_URL"]; has {
+		t.Error("the earlier version keeps the variable of an addon that was detached since")
+	}
+	if given := must(addons.Given(t.Context(), e.store, now))(e); !slices.Equal(given, []string{"DATABASE_URL"}) {
+		t.Errorf("the addons gave %q", given)
+	}
 }
 
-// A rollback to a version from before a detach brings back the variables of the addon, which can then be attached
-// again. Variables of another origin stay, and the addon is refused.
-func TestAttachAfterRollback(t *testing.T) {
+// TestDetachInARollback: an attachment stays while the app is rolled back to a version that may have its variables, and
+// takes them away again when the rollback has given them to the app.
+func TestDetachInARollback(t *testing.T) {
+	e := newEnv(t)
+	e.user("shop")
+	e.create("db")
+	e.attach()
+	r := e.reconciler(e.store)
+	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	shop := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
+	with := shop.Spec.Secrets
+	shop.Spec.Secrets = nil // the version that serves was made before the addon was attached
+	e.deploys["shop"]++
+	e.serve(shop)
+	if err := entity.UpdateStatus(t.Context(), e.store, shop); err != nil {
+		t.Fatal(err)
+	}
+	must(e.apps(e.store).Deploy(t.Context(), shop, apps.DeployRequest{Kind: app.RolloutKindRollback, Target: shop.Status.Active()}))(e)
+	attachments := func() []*addon.AddonAttachment {
+		return must(addons.AttachmentsOf(t.Context(), e.store, shop.GetID()))(e)
+	}
+	must(entity.ModifySpec(t.Context(), e.store, attachments()[0].GetID(), func(x *addon.AddonAttachment) error {
+		x.Spec.Detach = true
+		return nil
+	}))(e)
+	db := must(e.addons.Find(t.Context(), "", "db"))(e)
+	for range 3 {
+		if _, err := r.Reconcile(t.Context(), db.ID); err != nil && !errs.Is(err, errs.Conflict) {
+			t.Fatal(err)
+		}
+	}
+	if all := attachments(); len(all) != 1 || !strings.Contains(all[0].Status.Message, "being deployed") {
+		t.Fatalf("during the rollback: %d attachments", len(all))
+	}
+	// The rollback shifts to a version with the variables, and so gives them to the app.
+	must(entity.ModifySpec(t.Context(), e.store, shop.GetID(), func(a *app.App) error {
+		a.Spec.Secrets = with
+		return nil
+	}))(e)
+	e.settle(r, "db", func(*addon.Addon) bool { return len(attachments()) == 0 })
+	if a := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e); len(a.Spec.Secrets) > 0 || e.secret("shop", "DATABASE_URL") != "" {
+		t.Errorf("the app keeps variables of the addon: %d", len(a.Spec.Secrets))
+	}
+}
+
+// TestAttachWhatTheAppHas: an app whose environment has the variables of an addon already, with its own values, gets
+// the addon. One with other values does not.
+func TestAttachWhatTheAppHas(t *testing.T) {
 	e := newEnv(t)
 	e.user("shop")
 	for _, name := range []string{"db", "other"} {

@@ -78,7 +78,7 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	ver.CopiedFrom = src.GetID()
 	if r.dep.Spec.Kind == app.RolloutKindConfig {
 		ver.Env, ver.Secrets = r.app.Spec.Env, r.app.Spec.Secrets
-	} else if ver.Secrets, err = addons.Current(ctx, r.Store, r.app, ver.Secrets); err != nil {
+	} else if ver.Secrets, err = addons.Current(ctx, r.Store, r.app, &ver); err != nil {
 		return 0, err
 	}
 	// Retention may delete the build while the image stays.
@@ -184,6 +184,10 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 		return 0, r.fail(ctx, app.Failure{Reason: app.FailureReasonVolume, Service: spec.Services[k].Name,
 			Message: fmt.Sprintf("service %s writes to a disk, which the active version has: two versions cannot serve beside each other", spec.Services[k].Name),
 			Hint:    "deploy without --canary"})
+	}
+	var err error
+	if spec.AddonVariables, err = addons.Given(ctx, r.Store, r.app); err != nil {
+		return 0, err
 	}
 	failure, err := r.checkRoutes(ctx, &spec)
 	if failure == nil && err == nil {

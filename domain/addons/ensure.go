@@ -78,29 +78,46 @@ func ensure(ctx context.Context, s entity.Store, a *app.App, w app.AddonRequest)
 	return strings.TrimSuffix(fmt.Sprintf("waiting for addon %s: %s", name, x.Status.Message), ": "), nil
 }
 
-// Current returns the secrets of an earlier version of an app with the present variables of
-// its addons, since addons refuse the credentials of that time.
-func Current(ctx context.Context, r entity.Reader, a *app.App, secrets map[string]schema.Secret) (map[string]schema.Secret, error) {
-	all, err := AttachmentsOf(ctx, r, a.GetID())
-	if err != nil || len(all) == 0 {
-		return secrets, err
+// Current returns the secrets for a new version of an app from those of an earlier one. What was of addons then is left
+// out, since they refuse the credentials of that time; what is of addons now has its present value.
+func Current(ctx context.Context, r entity.Reader, a *app.App, earlier *app.AppVersionSpec) (map[string]schema.Secret, error) {
+	given, err := Given(ctx, r, a)
+	if err != nil {
+		return nil, err
 	}
-	now := maps.Clone(secrets)
-	if now == nil {
+	now := maps.Clone(earlier.Secrets)
+	for _, name := range earlier.AddonVariables {
+		delete(now, name)
+	}
+	if now == nil && len(given) > 0 {
 		now = map[string]schema.Secret{}
 	}
+	for _, name := range given {
+		now[name] = a.Spec.Secrets[name]
+	}
+	return now, nil
+}
+
+// Given returns the names of an app's secrets that its addons gave it, sorted.
+func Given(ctx context.Context, r entity.Reader, a *app.App) ([]string, error) {
+	all, err := AttachmentsOf(ctx, r, a.GetID())
+	if err != nil {
+		return nil, err
+	}
+	var names []string
 	for _, t := range all {
 		x, err := entity.Get[addon.Addon](ctx, r, t.Spec.Addon)
 		if err != nil {
 			return nil, err
 		}
 		for name := range Variables(x.Spec.Engine, "", "", 0, "", t.Spec.Prefix) {
-			if v, ok := a.Spec.Secrets[name]; ok {
-				now[name] = v
+			if _, ok := a.Spec.Secrets[name]; ok {
+				names = append(names, name)
 			}
 		}
 	}
-	return now, nil
+	slices.Sort(names)
+	return names, nil
 }
 
 // makeFor makes an addon, its app and the attachment together or not at all.
