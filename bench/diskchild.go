@@ -338,8 +338,8 @@ func fillRandom(b []byte, seed uint64) {
 	_, _ = rand.NewChaCha8(key).Read(b) // never fails
 }
 
-// peerChild runs a program that serves a socket, in the foreground: its
-// arguments are the group to join or "", the socket, and the program.
+// peerChild runs a program that serves a socket or a TCP address, in the foreground: its
+// arguments are the group to join or "", where it serves, and the program.
 func peerChild(ctx context.Context, args []string, ready func(string)) error {
 	if err := joinGroup(args[0]); err != nil {
 		return err
@@ -363,10 +363,24 @@ func peerChild(ctx context.Context, args []string, ready func(string)) error {
 		case err := <-done:
 			return fmt.Errorf("%s ended: %w", args[2], errors.Join(err, ctx.Err()))
 		case <-tick.C:
-			if _, err := os.Stat(args[1]); err == nil && !said {
+			if !said && serves(args[1]) {
 				said = true
 				ready(args[1])
 			}
 		}
 	}
+}
+
+// serves reports whether a socket is there, or a TCP address takes connections.
+func serves(where string) bool {
+	if filepath.IsAbs(where) {
+		_, err := os.Stat(where)
+		return err == nil
+	}
+	c, err := net.Dial("tcp", where)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,27 @@ import (
 	"time"
 )
 
+// target is what a load is sent to.
+type target struct {
+	address, host string
+	tls           *tls.Config // nil: HTTP without TLS
+	h2            bool        // HTTP/2, in place of HTTP/1.1
+}
+
+// requester is a hammer of one protocol.
+type requester interface {
+	run(ctx context.Context, d time.Duration) (latencies, time.Duration, error)
+	close()
+}
+
+// connect opens the connections.
+func (t target) connect(ctx context.Context, conns int) (requester, error) {
+	if t.h2 {
+		return newH2Hammer(ctx, t.address, t.host, conns, t.tls)
+	}
+	return newHammer(ctx, t.address, t.host, conns, t.tls)
+}
+
 // hammer has open HTTP connections and repeats the same request on them. It does as little as possible, so that it is
 // not the bottleneck.
 type hammer struct {
@@ -20,10 +42,17 @@ type hammer struct {
 	readers []*bufio.Reader
 }
 
-func newHammer(ctx context.Context, address, host string, conns int) (*hammer, error) {
+// newHammer connects; config nil is HTTP without TLS.
+func newHammer(ctx context.Context, address, host string, conns int, config *tls.Config) (*hammer, error) {
 	h := &hammer{request: []byte("GET / HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")}
 	for range conns {
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		var c net.Conn
+		var err error
+		if config == nil {
+			c, err = new(net.Dialer).DialContext(ctx, "tcp", address)
+		} else {
+			c, err = (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+		}
 		if err != nil {
 			h.close()
 			return nil, err

@@ -6,15 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -24,10 +20,8 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/cgroup"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/instance"
-	"miren.dev/runtime/pkg/rpc"
 )
 
 func benchIngress(ctx context.Context, b *bench) error {
@@ -50,7 +44,8 @@ func benchIngress(ctx context.Context, b *bench) error {
 	}
 	for _, conns := range []int{1, 16, 64} {
 		what := "into a sandbox, " + plural(conns, "connection")
-		if err := requestRow(ctx, b, what, "straight to it", conns, i.app.host(), i.address, direct, 0.9, used); err != nil {
+		ours, peer := target{address: i.address, host: i.app.host()}, target{address: direct, host: i.app.host()}
+		if err := requestRow(ctx, b, what, "straight to it", conns, ours, peer, 0.85, used); err != nil {
 			return err
 		}
 	}
@@ -77,10 +72,10 @@ func (i *install) sandbox(ctx context.Context) (*sandbox.Sandbox, error) {
 
 // requestRow compares request rates. With used, the CPU time of the backend so
 // far, it also reports the backend's cost of a request.
-func requestRow(ctx context.Context, b *bench, what, peerName string, conns int, host, ours, peer string, goal float64, used func() (time.Duration, error)) error {
-	var hammers [2]*hammer
-	for n, address := range []string{ours, peer} {
-		h, err := newHammer(ctx, address, host, conns)
+func requestRow(ctx context.Context, b *bench, what, peerName string, conns int, ours, peer target, goal float64, used func() (time.Duration, error)) error {
+	var hammers [2]requester
+	for n, to := range []target{ours, peer} {
+		h, err := to.connect(ctx, conns)
 		if err != nil {
 			return err
 		}
@@ -114,53 +109,8 @@ func requestRow(ctx context.Context, b *bench, what, peerName string, conns int,
 	return nil
 }
 
-// benchProxy compares the ingress process with the peer, in front of the same
-// backend. The ingress reads a store in which the backend is a sandbox.
-func benchProxy(ctx context.Context, b *bench) (err error) {
-	backend, err := b.start(ctx, "backend")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, backend.stop()) }()
-	proxy, err := b.start(ctx, "proxy", backend.address)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, proxy.stop()) }()
-	dir := b.scratch.path("install-ingress")
-	store, err := b.start(ctx, "store", "--dir", dir, "--pki", b.scratch.path("pki"), "--socket")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, store.stop()) }()
-	in, err := instance.Find(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
-	if err != nil {
-		return err
-	}
-	cl, err := rpc.Dial(ctx, in.Socket("server.sock"), rpc.ClientOptions{})
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	if err := describeBackend(ctx, remote.New(cl), backend.address); err != nil {
-		return err
-	}
-	address, stop, err := b.startIngress(ctx, in)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	for _, conns := range []int{1, 16, 64} {
-		what := "requests, " + plural(conns, "connection")
-		if err := requestRow(ctx, b, what, "ReverseProxy", conns, "shop.localhost", address, proxy.address, 1.0, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// describeBackend writes an app with one ready sandbox at address.
-func describeBackend(ctx context.Context, st entity.Store, address string) error {
+// describeBackend writes an app with one ready sandbox of node at address.
+func describeBackend(ctx context.Context, st entity.Store, node *core.Node, project *core.Project, name, address string) error {
 	host, portText, err := net.SplitHostPort(address)
 	if err != nil {
 		return err
@@ -169,13 +119,8 @@ func describeBackend(ctx context.Context, st entity.Store, address string) error
 	if err != nil {
 		return err
 	}
-	project := core.ProjectKind.New().(*core.Project)
-	project.Name = "default"
-	if err := entity.Create(ctx, st, project); err != nil {
-		return err
-	}
 	a := app.AppKind.New().(*app.App)
-	a.Name, a.Project = "shop", project.ID
+	a.Name, a.Project = name, project.ID
 	if err := entity.Create(ctx, st, a); err != nil {
 		return err
 	}
@@ -191,6 +136,7 @@ func describeBackend(ctx context.Context, st entity.Store, address string) error
 	}
 	sb := sandbox.SandboxKind.New().(*sandbox.Sandbox)
 	sb.Project, sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = project.ID, a.GetID(), id.AppVersion(v.ID), "web"
+	sb.Spec.Node = node.GetID()
 	sb.Spec.Template.Image, sb.Spec.Template.Ports = image, []sandbox.Port{{Name: "http", Number: port}}
 	sb.Status.Phase, sb.Status.Ready, sb.Status.Address = sandbox.SandboxPhaseRunning, true, host
 	if err := entity.Create(ctx, st, sb); err != nil {
@@ -200,25 +146,29 @@ func describeBackend(ctx context.Context, st entity.Store, address string) error
 	return entity.UpdateStatus(ctx, st, a)
 }
 
-// startIngress runs the product's ingress process for the installation.
-func (b *bench) startIngress(ctx context.Context, in *instance.Instance) (address string, stop func() error, err error) {
+// startIngress runs the product's ingress process for the installation, which serves HTTP at address and HTTPS at secure.
+func (b *bench) startIngress(ctx context.Context, in *instance.Instance) (address, secure string, stop func() error, err error) {
 	free, err := freeURL("http")
 	if err != nil {
-		return "", nil, err
+		return "", "", nil, err
+	}
+	freeSecure, err := freeURL("https")
+	if err != nil {
+		return "", "", nil, err
 	}
 	cfg := config.Default()
-	cfg.StateDir, cfg.RunDir, cfg.Ingress.HTTPAddress = in.StateDir, filepath.Dir(in.RunDir), free.Host
+	cfg.StateDir, cfg.RunDir, cfg.Ingress.HTTPAddress, cfg.Ingress.HTTPSAddress = in.StateDir, filepath.Dir(in.RunDir), free.Host, freeSecure.Host
 	var text bytes.Buffer
 	if err := config.Generate(&text, cfg); err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
 	file := b.scratch.path("ingress.yaml")
 	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
 	logFile, err := os.Create(b.scratch.path("logs", "ingress.log"))
 	if err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
 	defer logFile.Close()
 	cmd := exec.Command(filepath.Join(b.opt.bin, "runtime"), "ingress", "run", "--config", file)
@@ -226,7 +176,7 @@ func (b *bench) startIngress(ctx context.Context, in *instance.Instance) (addres
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
 	stop = func() error {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
@@ -236,19 +186,19 @@ func (b *bench) startIngress(ctx context.Context, in *instance.Instance) (addres
 		return nil
 	}
 	for deadline := time.Now().Add(20 * time.Second); ; {
-		if err = once(ctx, free.Host); err == nil {
-			return free.Host, stop, nil
+		if err = errors.Join(once(ctx, plainTarget(free.Host)), once(ctx, secureTarget(freeSecure.Host))); err == nil {
+			return free.Host, freeSecure.Host, stop, nil
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			return "", nil, errors.Join(fmt.Errorf("ingress: %w: %s", err, tail(logFile.Name())), stop())
+			return "", "", nil, errors.Join(fmt.Errorf("ingress: %w: %s", err, tail(logFile.Name())), stop())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// once sends one request.
-func once(ctx context.Context, address string) error {
-	h, err := newHammer(ctx, address, "shop.localhost", 1)
+// once sends one request by HTTP/1.1.
+func once(ctx context.Context, to target) error {
+	h, err := newHammer(ctx, to.address, to.host, 1, to.tls)
 	if err != nil {
 		return err
 	}
@@ -259,51 +209,3 @@ func once(ctx context.Context, address string) error {
 	}
 	return answer(h.readers[0])
 }
-
-// backendChild answers everything with 200 bytes.
-func backendChild(ctx context.Context, _ []string, ready func(string)) error {
-	body := []byte(strings.Repeat("x", 200))
-	return serveHTTP(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain")
-		_, _ = w.Write(body)
-	}), ready)
-}
-
-// proxyChild is the standard library's proxy, tuned for speed.
-func proxyChild(ctx context.Context, args []string, ready func(string)) error {
-	target := &url.URL{Scheme: "http", Host: args[0]}
-	pool := &bufferPool{}
-	pool.p.New = func() any { return make([]byte, 32<<10) }
-	return serveHTTP(ctx, &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(target)
-			r.Out.Host = r.In.Host
-			r.SetXForwarded()
-		},
-		Transport: &http.Transport{MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024, IdleConnTimeout: time.Minute,
-			DisableCompression: true, ReadBufferSize: 8 << 10, WriteBufferSize: 8 << 10},
-		BufferPool: pool,
-	}, ready)
-}
-
-func serveHTTP(ctx context.Context, h http.Handler, ready func(string)) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
-	ready(l.Addr().String())
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-type bufferPool struct{ p sync.Pool }
-
-func (b *bufferPool) Get() []byte { return b.p.Get().([]byte) }
-
-//lint:ignore SA6002 the interface of httputil has slices
-func (b *bufferPool) Put(p []byte) { b.p.Put(p) }

@@ -86,7 +86,7 @@ func (i *install) start(ctx context.Context) error {
 	defer logFile.Close()
 	i.serve = exec.Command(filepath.Join(i.bench.opt.bin, "runtime"), "server", "run",
 		"--state-dir", state, "--run-dir", run, "--ingress-http-address", i.address, "--log-level", "info",
-		"--api-address", i.api, "--api-rate", "0", "--ssh-address", "127.0.0.1:0")
+		"--api-address", i.api, "--api-rate", "0", "--ssh-address", "127.0.0.1:0", "--build-idle-stop", buildIdleStop.String())
 	i.serve.Stdout, i.serve.Stderr = logFile, logFile
 	i.serve.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := i.serve.Start(); err != nil {

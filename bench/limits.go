@@ -19,7 +19,8 @@ var titles = map[string]struct{ title, how string }{
 		"on top of the caller's random 4 KiB writes, in segments of 1 MiB in a store in memory, when GC holds the space at 1.43×."},
 	"logs": {"Logs", "The store of apps' output, in this process: lines of JSON and plain ones are appended as the node does, until their text has the\n" +
 		"size of `--logs-size`; then all of it is searched. Sizes are of the text, not of the disk. No peer."},
-	"memory": {"Memory", "Proportional set size (PSS) of each process after one app was deployed and the installation was left alone for a while. Pages that other\n" +
+	"memory": {"Memory", "Proportional set size (PSS) of each process after one app was deployed, BuildKit has ended and the installation was left alone for a\n" +
+		"while. Pages that other\n" +
 		"installations on the machine map too (the same binaries) count in part only: measure with no other running."},
 	"sandbox": {"Sandboxes", "Create to first exec: `Sandboxes.Run`, `Wait` and `Exec` of `/bin/true` through RPC until its exit code is there, with network, limits,\n" +
 		"agent and logs. Peer: `runsc run` of `/bin/true` on the same root file system with the same limits and an unconnected network namespace, until it\n" +
@@ -36,7 +37,10 @@ var titles = map[string]struct{ title, how string }{
 		"new line. Peer: `buildctl build` of the same Dockerfile and change with the same buildkitd and caches: the build alone."},
 	"wake": {"Wake", "`examples/go-http` with `scale = { min = 0 }`, without a sandbox: a request on a new connection, until its answer is read. The\n" +
 		"ingress holds it while the server makes a sandbox from the image, or, with `suspend = true`, resumes the paused one."},
-	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peer: a tuned `httputil.ReverseProxy` as a process of its own before the same backend (200 bytes).\n" +
+	"dashboard": {"Dashboard", "The overview of the dashboard in a headless Chromium with an empty cache, logged in, on a connection of this machine: from the begin of the\n" +
+		"navigation to the first contentful paint, and until the overview has its content. No peer."},
+	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peers: a tuned `httputil.ReverseProxy`, and Caddy with as many idle connections as are used, as processes of\n" +
+		"their own before the same backend (200 bytes). HTTPS is TLS 1.3 with a certificate for P-256, on connections that stay.\n" +
 		"Into a sandbox (`examples/go-http`): the same client, through the ingress and straight to the sandbox's address."},
 }
 

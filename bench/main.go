@@ -34,7 +34,8 @@ var areas = []struct {
 	{"faces", "commands and streams by REST, E2B, MCP, SSH and previews against RPC", benchFaces},
 	{"deploy", "warm redeploy against buildctl", benchDeploy},
 	{"wake", "first request for an app that sleeps", benchWake},
-	{"ingress", "requests against httputil.ReverseProxy and the sandbox itself", benchIngress},
+	{"dashboard", "first paint of the dashboard", benchDashboard},
+	{"ingress", "requests against httputil.ReverseProxy, Caddy and the sandbox itself", benchIngress},
 }
 
 // bench is one run.

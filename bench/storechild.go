@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/certificate"
 	apistore "miren.dev/runtime/api/store"
 	"miren.dev/runtime/components/postgres"
 	"miren.dev/runtime/entity/pgstore"
@@ -28,6 +29,8 @@ func storeChild(ctx context.Context, args []string, ready func(string)) (err err
 	dir := f.String("dir", "", "of the installation")
 	pki := f.String("pki", "", "of the authority")
 	socket := f.Bool("socket", false, "serve on the server's sockets too")
+	cert := f.String("certificate", "", "that the ingress gets")
+	key := f.String("key", "", "of the certificate")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -60,6 +63,16 @@ func storeChild(ctx context.Context, args []string, ready func(string)) (err err
 		return err
 	}
 	apistore.RegisterEntities(srv, remote.NewServer(st, kinds))
+	if *cert != "" {
+		certs := &ownCertificate{store: st}
+		if certs.chain, err = os.ReadFile(*cert); err != nil {
+			return err
+		}
+		if certs.key, err = os.ReadFile(*key); err != nil {
+			return err
+		}
+		certificate.RegisterCertificates(srv, certs)
+	}
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@
 #
 #   hack/toolchain.sh [component...]   build components that are out of date (default: the runtime's)
 #   hack/toolchain.sh test             build the servers that only tests start
+#   hack/toolchain.sh caddy            build the peer of the ingress in make bench
 #   hack/toolchain.sh cluster          build the Kubernetes that make test-kubernetes starts; some ten minutes
 #   hack/toolchain.sh --check          list components that are out of date and exit 1; build nothing
 #   hack/toolchain.sh --print-dir      print the directory the binaries are in
@@ -29,6 +30,8 @@ components=(containerd cni buildkit runsc shim launch versitygw)
 servers=(minio etcd pebble otelcol helm)
 # A cluster for tests: API server and kubelet, and a containerd that serves the kubelet.
 cluster=(kubernetes containerd-cri)
+# What only make bench starts, beside servers of tests.
+peers=(caddy)
 
 # describe COMPONENT sets what is built: module (its directory), pinned (the required module whose version it
 # shows), packages, binary (its name, of a single package not named like it), tags, dir (below bin/), flags (extra linker
@@ -111,6 +114,11 @@ describe() {
 		pinned=helm.sh/helm/v4
 		packages=("$pinned/cmd/helm")
 		;;
+	caddy)
+		module=hack/toolchain/caddy
+		pinned=github.com/caddyserver/caddy/v2
+		packages=("$pinned/cmd/caddy")
+		;;
 	kubernetes)
 		module=hack/toolchain/kubernetes
 		pinned=k8s.io/kubernetes
@@ -126,7 +134,7 @@ describe() {
 		flags="-X $pinned/version.Version=VERSION"
 		;;
 	*)
-		echo "toolchain.sh: no component $1; there are: ${components[*]} ${servers[*]} ${cluster[*]}, test (${servers[*]}) and cluster (${cluster[*]})" >&2
+		echo "toolchain.sh: no component $1; there are: ${components[*]} ${servers[*]} ${cluster[*]} ${peers[*]}, test (${servers[*]}) and cluster (${cluster[*]})" >&2
 		exit 2
 		;;
 	esac
