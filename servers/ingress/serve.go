@@ -44,6 +44,10 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.fail(&page{Status: http.StatusMethodNotAllowed, Code: "method", Title: "This is not a forward proxy", Detail: "CONNECT is not supported."})
 		return
 	}
+	if !wellFormed(r) {
+		x.fail(malformed())
+		return
+	}
 	if x.answerChallenge() || x.checkSecure() {
 		return
 	}
