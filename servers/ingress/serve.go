@@ -95,6 +95,9 @@ func (x *exchange) route(app **appState) *page {
 			return unknownHost(host)
 		}
 		*app, x.stats = tg.app, tg.stats
+		if x.evades(t, host, tg) {
+			return ambiguous()
+		}
 		if tg.gate != nil && tg.gate != x.gate {
 			if p := x.enter(tg.gate); p != nil {
 				return p
