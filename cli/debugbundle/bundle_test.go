@@ -46,6 +46,8 @@ func TestSecretsInTextsAreRemoved(t *testing.T) {
 		"YAML":           "api_key: " + planted,
 		"JSON":           `{"clientSecret": "` + planted + `"}`,
 		"URL in a log":   `error="dial postgres://u:` + planted + `@127.0.0.1/db"`,
+		"URL with @":     "dial postgres://u:p@" + planted + "@127.0.0.1/db",
+		"runner's token": "r runner start --token rrt_" + strings.ToLower(planted) + planted,
 		"URL parameter":  "GET https://example.com/path?code=" + planted,
 	} {
 		if got := scrub([]byte(text)); bytes.Contains(got, []byte(planted)) {

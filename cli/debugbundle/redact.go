@@ -18,8 +18,9 @@ var secrets = []struct {
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\z)`), removed},
 	{regexp.MustCompile(`AGE-SECRET-KEY-[0-9A-Z]+`), removed},
 	{regexp.MustCompile(`\be2b_[0-9A-Za-z_-]{8,}`), removed},                                // keys of programs
+	{regexp.MustCompile(`\brrt_[0-9A-Za-z_]+`), removed},                                    // tokens of runners
 	{regexp.MustCompile(`\beyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]*`), removed}, // JSON web tokens
-	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s"']+@`), "${1}" + removed + "@"}, // user and password of URLs
+	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s"']+@`), "${1}" + removed + "@"},  // user and password of URLs; a password may have an @
 	{regexp.MustCompile(`(://[^\s"'?]*\?)[^\s"']+`), "${1}" + removed},                      // parameters of URLs
 	{regexp.MustCompile(`(?i)\b((?:proxy-)?authorization["']?\s*[:=]\s*["']?)[^"'\r\n]+`), "${1}" + removed},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[0-9A-Za-z._~+/=-]{6,}`), "${1} " + removed},

@@ -205,6 +205,26 @@ func TestPushedBranches(t *testing.T) {
 	}
 }
 
+// TestBranchesBelowOthers: a branch may have the name of an earlier one as its folder. One that
+// cannot be beside the branch that serves is refused before it is deployed.
+func TestBranchesBelowOthers(t *testing.T) {
+	e := newEnv(t)
+	e.Commit("app.toml", "[git]\npreviews = true\n")
+	e.push(false, "shop serves", "shop", "HEAD:feature")
+	e.Commit("index.html", "two\n")
+	e.push(false, "shop serves", "shop", "HEAD:feature/cart")
+	e.Commit("index.html", "three\n")
+	e.push(false, "shop serves", "shop", "HEAD:feature")
+
+	e.push(false, "shop serves", "shop", "HEAD:main")
+	before := e.last
+	e.Commit("index.html", "four\n")
+	e.push(true, "main/next cannot be beside main", "shop", "HEAD:main/next")
+	if e.last != before {
+		t.Errorf("a push that git refuses was deployed: %+v", e.last.Spec)
+	}
+}
+
 func TestPushesAtOnce(t *testing.T) {
 	e := newEnv(t)
 	e.push(false, "shop serves", "shop", "main")

@@ -68,6 +68,7 @@ type Repos struct{ cfg Config }
 type Repo struct {
 	repos *Repos
 	dir   string
+	shown string // branch that clients see; "": none
 }
 
 // New makes the directory, and the hook in it. FailedPrecondition if git is not

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +49,7 @@ type Push struct {
 // --force, and pushes nothing if it has that commit itself.
 func (r *Repo) Advertise(ctx context.Context, branch, commit string) error {
 	const below = "refs/namespaces/" + namespace + "/"
+	r.shown = ""
 	refs, err := r.git(ctx, nil, "for-each-ref", "--format=%(refname)", below)
 	if err != nil {
 		return err
@@ -65,14 +68,30 @@ func (r *Repo) Advertise(ctx context.Context, branch, commit string) error {
 	if _, err := r.git(ctx, nil, "check-ref-format", "refs/heads/"+branch); err != nil {
 		return ctx.Err() // a client that is not git named the branch of a folder
 	}
-	_, err = r.git(ctx, nil, "update-ref", below+"refs/heads/"+branch, commit)
+	if _, err = r.git(ctx, nil, "update-ref", below+"refs/heads/"+branch, commit); err == nil {
+		r.shown = branch
+	}
 	return err
 }
 
-// Keep remembers an accepted commit, so that clients need not send its objects again.
+// Keep remembers the last accepted commit of a branch, so that clients need not send its objects
+// again. The name of its reference has no slashes: a branch may have another one as its folder.
 func (r *Repo) Keep(ctx context.Context, branch, commit string) error {
-	_, err := r.git(ctx, nil, "update-ref", kept+branch, commit)
+	sum := sha256.Sum256([]byte(branch))
+	_, err := r.git(ctx, nil, "update-ref", kept+hex.EncodeToString(sum[:16]), commit)
 	return err
+}
+
+// fits returns an error for a branch that cannot be beside the one that clients see, as main/x
+// beside main: git finds that out only after the push was accepted.
+func (r *Repo) fits(p *Push) error {
+	for _, u := range p.Updates {
+		b, ok := u.Branch()
+		if ok && r.shown != "" && (strings.HasPrefix(b, r.shown+"/") || strings.HasPrefix(r.shown, b+"/")) {
+			return errs.New(errs.InvalidArgument, "the branch %s cannot be beside %s, which serves", b, r.shown)
+		}
+	}
+	return nil
 }
 
 // Receive serves one client of git push until it has ended. It calls accept once the
@@ -118,6 +137,9 @@ func (r *Repo) Receive(ctx context.Context, in io.Reader, out io.Writer, accept 
 	wg.Go(func() {
 		defer answer.Close() // without the word that accepts, the hook refuses
 		p, err := r.asked(question)
+		if err == nil && p != nil {
+			err = r.fits(p)
+		}
 		lines := &lines{to: answer}
 		if err != nil {
 			_, _ = fmt.Fprintf(lines, "error: %v\n", err) // the push is refused in any case

@@ -209,6 +209,41 @@ func TestUploadsAreBounded(t *testing.T) {
 	}
 }
 
+// TestWatchersAreBounded: those that clients left behind make room when their sandboxes have ended, and a
+// sandbox does not take the room of the others.
+func TestWatchersAreBounded(t *testing.T) {
+	var all watchers
+	add := func(sid id.Sandbox) (*watcher, error) {
+		w := &watcher{sandbox: sid, cancel: func() {}, ended: make(chan struct{})}
+		return w, all.add(newWatcherID(), w)
+	}
+	var left []*watcher
+	for n := range maxWatchers {
+		w, err := add(id.Sandbox(fmt.Sprint("sb-", n/maxWatchersOf)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, w)
+	}
+	if _, err := add("sb-new"); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("one beyond all: %v", err)
+	}
+	for _, w := range left[:maxWatchersOf+1] {
+		close(w.ended)
+	}
+	for range maxWatchersOf {
+		if _, err := add("sb-new"); err != nil {
+			t.Fatalf("in the place of one that has ended: %v", err)
+		}
+	}
+	if _, err := add("sb-new"); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("one beyond those of a sandbox: %v", err)
+	}
+	if _, err := add("sb-other"); err != nil {
+		t.Errorf("one of another sandbox: %v", err)
+	}
+}
+
 // oneSandbox is a store that has a sandbox.
 type oneSandbox struct {
 	entity.Reader

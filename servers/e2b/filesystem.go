@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"strconv"
 	"strings"
@@ -317,6 +318,7 @@ type watchers struct {
 type watcher struct {
 	sandbox id.Sandbox
 	cancel  context.CancelFunc
+	ended   chan struct{} // closed when the watch has ended
 
 	mu     sync.Mutex
 	events []fileEvent
@@ -325,17 +327,51 @@ type watcher struct {
 
 // Bounds of watchers.
 const (
-	maxWatchers = 1000
-	maxEvents   = 10_000
+	maxWatchers   = 1000
+	maxWatchersOf = 100 // of a sandbox
+	maxEvents     = 10_000
 )
+
+// add adds a watcher, in the place of those whose watch has ended if there are too many. ResourceExhausted
+// if there is no room.
+func (t *watchers) add(name string, v *watcher) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.live) >= maxWatchers {
+		maps.DeleteFunc(t.live, func(_ string, w *watcher) bool { return w.hasEnded() })
+	}
+	of := 0
+	for _, w := range t.live {
+		if w.sandbox == v.sandbox && !w.hasEnded() {
+			of++
+		}
+	}
+	if len(t.live) >= maxWatchers || of >= maxWatchersOf {
+		return errs.New(errs.ResourceExhausted, "there are %d watchers already, %d of this sandbox: remove some", len(t.live), of)
+	}
+	if t.live == nil {
+		t.live = map[string]*watcher{}
+	}
+	t.live[name] = v
+	return nil
+}
+
+func (v *watcher) hasEnded() bool {
+	select {
+	case <-v.ended:
+		return true
+	default:
+		return false
+	}
+}
 
 func (s *Server) createWatcher(ctx context.Context, g *guest, q *pathRequest) (any, error) {
 	base, cancel := context.WithCancel(s.ctx)
 	stop := context.AfterFunc(ctx, cancel)
-	v := &watcher{sandbox: g.sb.GetID(), cancel: cancel}
-	begun, ended := make(chan struct{}), make(chan struct{})
+	v := &watcher{sandbox: g.sb.GetID(), cancel: cancel, ended: make(chan struct{})}
+	begun := make(chan struct{})
 	s.running.Go(func() {
-		defer close(ended)
+		defer close(v.ended)
 		err := g.watch(base, q, func() error { close(begun); return nil }, v.add)
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -343,7 +379,7 @@ func (s *Server) createWatcher(ctx context.Context, g *guest, q *pathRequest) (a
 	})
 	select {
 	case <-begun:
-	case <-ended:
+	case <-v.ended:
 		cancel()
 		if v.failed == nil {
 			v.failed = errs.New(errs.Unavailable, "the watch ended")
@@ -354,16 +390,10 @@ func (s *Server) createWatcher(ctx context.Context, g *guest, q *pathRequest) (a
 		return nil, ctx.Err()
 	}
 	name := newWatcherID()
-	s.watchers.mu.Lock()
-	defer s.watchers.mu.Unlock()
-	if len(s.watchers.live) >= maxWatchers {
+	if err := s.watchers.add(name, v); err != nil {
 		cancel()
-		return nil, errs.New(errs.ResourceExhausted, "there are %d watchers already: remove some", maxWatchers)
+		return nil, err
 	}
-	if s.watchers.live == nil {
-		s.watchers.live = map[string]*watcher{}
-	}
-	s.watchers.live[name] = v
 	return map[string]string{"watcherId": name}, nil
 }
 

@@ -163,6 +163,27 @@ func cleanPath(p string) string {
 	return path.Clean("/" + p)
 }
 
+// evades reports whether the app may take a request for one of a route that restricts access,
+// though another route has it: apps differ in what they make of dot segments, empty segments and
+// backslashes.
+func (x *exchange) evades(t *table, host string, tg *target) bool {
+	p := x.r.URL.Path
+	if !strings.Contains(p, `\`) && cleanPath(p) == p {
+		return false
+	}
+	for _, as := range []string{p, path.Clean("/" + strings.ReplaceAll(p, `\`, "/"))} {
+		if o := t.match(host, as, x.in.cfg.LocalDomains); o != nil && o.gate != tg.gate && o.gate.restricts() {
+			return true
+		}
+	}
+	return false
+}
+
+// restricts reports whether a route does not permit every request.
+func (g *gate) restricts() bool {
+	return g != nil && (g.broken || g.allow != nil || g.users || g.login != nil)
+}
+
 // settingsOf returns the settings of a route as the table has them.
 func settingsOf(r *app.Route) string {
 	if r.Spec.Settings == nil {
@@ -203,6 +224,12 @@ func maintenance(app, message string) *page {
 func notReadable() *page {
 	return &page{Status: http.StatusServiceUnavailable, Code: "route_settings", Title: "This address is not served",
 		Detail: "The settings of its route cannot be read by this version of the ingress.", Hint: "If it is yours: upgrade the ingress, or set the route again."}
+}
+
+func ambiguous() *page {
+	return &page{Status: http.StatusBadRequest, Code: "ambiguous_path", Title: "This path can be read in two ways",
+		Detail: "It has dot segments, empty segments or backslashes, and one of its readings is a path that not everyone may visit.",
+		Hint:   "Ask for the path without them."}
 }
 
 func notAllowed() *page {

@@ -1,10 +1,12 @@
 package ingress
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -94,6 +96,58 @@ func TestRouteGateHoldsForEveryWayToWriteItsPath(t *testing.T) {
 	}
 	if resp, _ := visit(t, in, "/administrator", nil); resp.StatusCode != 200 {
 		t.Errorf("a path beside it: %d", resp.StatusCode)
+	}
+}
+
+// TestRouteGateAgainstApps: apps differ in what they make of dot segments, empty segments and
+// backslashes. A path is refused if an app may take it for one of another route, which the request
+// would need permission for.
+func TestRouteGateAgainstApps(t *testing.T) {
+	up := upstream(t, says("in"))
+	in := start(t, Config{})
+	open := Route{ID: "rt-2", Host: "example.com", Path: "/", App: "app-1", Service: "web"}
+	admin := routed(t, `{"allow": ["192.0.2.1"]}`, "/admin", up.URL)
+	admin.Routes = append(admin.Routes, open)
+	get := func(path string) int {
+		t.Helper()
+		c, err := net.Dial("tcp", in.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n", path)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	in.install(admin)
+	for path, want := range map[string]int{
+		"/admin/..": 400, "/admin/x/../../y": 400, "/admin/%2e%2e/y": 400, "/admin/..%2fy": 400, `/x\..\admin`: 400, `/\admin`: 400,
+		"/x/../admin": 403, "//admin": 403, "/x/../y": 200, "//y": 200, `/a\b`: 200,
+	} {
+		if got := get(path); got != want {
+			t.Errorf("%s beside a closed /admin: %d, want %d", path, got, want)
+		}
+	}
+	open.Path = "/public"
+	closed := routed(t, `{"allow": ["192.0.2.1"]}`, "/", up.URL)
+	closed.Routes = append(closed.Routes, open)
+	in.install(closed)
+	for path, want := range map[string]int{"/public/x": 200, "/secret/../public": 400, "//public": 400, "/public/./x": 200, "/public/../secret": 403} {
+		if got := get(path); got != want {
+			t.Errorf("%s beside an open /public: %d, want %d", path, got, want)
+		}
+	}
+	open.Settings = `{"allow": ["127.0.0.1"]}`
+	closed.Routes[1] = open
+	limited := routed(t, `{"rate": 100}`, "/", up.URL)
+	limited.Routes = append(limited.Routes, open)
+	in.install(limited)
+	if got := get("//public"); got != 200 {
+		t.Errorf("a path of two routes, of which the other one is open: %d", got)
 	}
 }
 

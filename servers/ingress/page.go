@@ -80,6 +80,11 @@ func (p *page) write(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func malformed() *page {
+	return &page{Status: http.StatusBadRequest, Code: "malformed", Title: "The request is malformed",
+		Detail: "Its method, path or host has characters that HTTP does not permit there, or it names two hosts."}
+}
+
 func unknownHost(host string) *page {
 	return &page{Status: http.StatusNotFound, Code: "unknown_host", Title: "There is nothing at this address",
 		Detail: "No app answers at " + strconv.Quote(host) + " and this path.",

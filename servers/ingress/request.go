@@ -42,6 +42,18 @@ func claimed(name string) bool {
 		len(name) > 12 && strings.EqualFold(name[:12], "X-Forwarded-")
 }
 
+// wellFormed reports whether the sandbox reads in the head what the ingress has judged. net/http
+// checks that of HTTP/1.1, but lets spaces and a second host through in one of HTTP/2, and fragments
+// in every one.
+func wellFormed(r *http.Request) bool {
+	for _, h := range r.Header["Host"] {
+		if !strings.EqualFold(h, r.Host) {
+			return false
+		}
+	}
+	return httpguts.ValidHeaderFieldName(r.Method) && httpguts.ValidHostHeader(r.Host) && !strings.ContainsAny(r.RequestURI, " #")
+}
+
 // outgoing is a request in the form in which it is sent to a sandbox.
 type outgoing struct {
 	r         *http.Request
@@ -118,7 +130,7 @@ func (o *outgoing) appendHead(b []byte, trusted bool) []byte {
 		}
 	}
 	for name, values := range r.Header {
-		if hop(name) || name == "X-Request-Id" || name == "Content-Length" || claimed(name) || name == "Expect" && !o.expect || name == "Authorization" && o.signedIn || o.login != nil && loginHeader(name) {
+		if hop(name) || name == "Host" || name == "X-Request-Id" || name == "Content-Length" || claimed(name) || name == "Expect" && !o.expect || name == "Authorization" && o.signedIn || o.login != nil && loginHeader(name) {
 			continue
 		}
 		if named != nil && contains(named, name) {

@@ -44,6 +44,10 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.fail(&page{Status: http.StatusMethodNotAllowed, Code: "method", Title: "This is not a forward proxy", Detail: "CONNECT is not supported."})
 		return
 	}
+	if !wellFormed(r) {
+		x.fail(malformed())
+		return
+	}
 	if x.answerChallenge() || x.checkSecure() {
 		return
 	}
@@ -91,6 +95,9 @@ func (x *exchange) route(app **appState) *page {
 			return unknownHost(host)
 		}
 		*app, x.stats = tg.app, tg.stats
+		if x.evades(t, host, tg) {
+			return ambiguous()
+		}
 		if tg.gate != nil && tg.gate != x.gate {
 			if p := x.enter(tg.gate); p != nil {
 				return p

@@ -146,7 +146,7 @@ func listAddons(ctx context.Context, in *ListInput) (*body[AddonPage], error) {
 
 func getAddon(ctx context.Context, in *AddonInput) (*body[AddonDetails], error) {
 	store := remote.New(callerFrom(ctx).Client)
-	a, err := entity.ByName[addon.Addon](ctx, store, "", in.Addon)
+	a, err := byName[addon.Addon](ctx, in.Addon)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func waitAddon(ctx context.Context, in *waitAddonInput) (*body[Addon], error) {
 	defer cancel()
 	out, err := addonBody(addons(ctx).Wait(wait, &addon.WaitAddonRequest{Project: callerFrom(ctx).Project(), Addon: in.Addon, App: in.App}))
 	if err != nil && wait.Err() != nil && ctx.Err() == nil {
-		a, err := entity.ByName[addon.Addon](ctx, remote.New(callerFrom(ctx).Client), "", in.Addon)
+		a, err := byName[addon.Addon](ctx, in.Addon)
 		if err != nil {
 			return nil, err
 		}

@@ -206,7 +206,7 @@ func listApps(ctx context.Context, _ *struct{}) (*body[AppList], error) {
 
 // findApp returns an app of the caller's project by name.
 func findApp(ctx context.Context, name string) (*app.App, error) {
-	a, err := entity.ByName[app.App](ctx, remote.New(callerFrom(ctx).Client), "", name)
+	a, err := byName[app.App](ctx, name)
 	if errs.Is(err, errs.NotFound) {
 		return nil, errs.New(errs.NotFound, "the project has no app %q", name).WithHint("GET /apps lists the apps; `r deploy` makes one")
 	}

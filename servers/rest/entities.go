@@ -227,6 +227,16 @@ func emitChange(e *entity.Event, emit func(event)) error {
 	return nil
 }
 
+// byName returns an entity of the caller's project by its name. NotFound if there is none. A caller whose
+// roles hold in all projects does not get one of another project than that which its other calls change.
+func byName[T any, P entity.ObjectPtr[T]](ctx context.Context, name string) (P, error) {
+	project, err := projectID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return entity.ByName[T, P](ctx, remote.New(callerFrom(ctx).Client), project, name)
+}
+
 // projectID returns the id of the caller's project.
 func projectID(ctx context.Context) (schema.ID, error) {
 	c := callerFrom(ctx)

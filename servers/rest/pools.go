@@ -81,7 +81,7 @@ func listPools(ctx context.Context, in *ListInput) (*body[PoolPage], error) {
 }
 
 func getPool(ctx context.Context, in *PoolInput) (*body[Pool], error) {
-	p, err := entity.ByName[sandbox.WarmPool](ctx, remote.New(callerFrom(ctx).Client), "", in.Template)
+	p, err := byName[sandbox.WarmPool](ctx, in.Template)
 	if err != nil {
 		return nil, err
 	}

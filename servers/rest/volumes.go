@@ -111,7 +111,7 @@ func registerVolumes(a huma.API) {
 func disks(ctx context.Context) disk.DisksClient { return disk.NewDisksClient(callerFrom(ctx).Client) }
 
 func findDisk(ctx context.Context, name string) (*disk.Disk, error) {
-	return entity.ByName[disk.Disk](ctx, remote.New(callerFrom(ctx).Client), "", name)
+	return byName[disk.Disk](ctx, name)
 }
 
 type createVolumeInput struct {

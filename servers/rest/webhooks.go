@@ -138,7 +138,7 @@ func listWebhooks(ctx context.Context, in *ListInput) (*body[WebhookPage], error
 }
 
 func findWebhook(ctx context.Context, name string) (*webhook.Webhook, error) {
-	return entity.ByName[webhook.Webhook](ctx, remote.New(callerFrom(ctx).Client), "", name)
+	return byName[webhook.Webhook](ctx, name)
 }
 
 func getWebhook(ctx context.Context, in *WebhookInput) (*body[Webhook], error) {

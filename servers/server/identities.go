@@ -130,5 +130,6 @@ func (f *front) RevokeIdentity(ctx context.Context, req *server.RevokeIdentityRe
 		resp.Certificates = append(resp.Certificates, *rec)
 	}
 	f.rpc.Recheck()
+	f.runners.rpc.Recheck()
 	return resp, nil
 }

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"net/http"
+	"strings"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/servers/api"
 	mcpserver "miren.dev/runtime/servers/mcp"
 )
@@ -21,9 +24,15 @@ func (f *front) newMCP() (*mcpserver.Handler, error) {
 				return nil, err
 			}
 			return &mcpserver.Caller{
-				ID: c.Identity.Key, Client: c.Client, Project: c.Project(), Expires: c.Identity.Expires, Release: c.Release,
+				ID: mcpCaller(c.Identity), Client: c.Client, Project: c.Project(), Expires: c.Identity.Expires, Release: c.Release,
 			}, nil
 		},
 	})
 	return h, errs.Wrap(err, "mcp.tools")
+}
+
+// mcpCaller names a caller: a key by its id, and the holder of a token, which has none, by what
+// the token permits.
+func mcpCaller(id rpc.Identity) string {
+	return cmp.Or(id.Key, strings.Join(append([]string{id.Name}, id.Roles...), " "))
 }

@@ -2,11 +2,15 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -15,6 +19,7 @@ import (
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/testsupport/oidctest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -74,6 +79,52 @@ func (e *restEnv) running(x *tenant, name string) *sandbox.Sandbox {
 		e.t.Fatal(err)
 	}
 	return sb
+}
+
+// TestMCPSessionsOfTokens: the session of a caller with a token of OpenID Connect is of no use to
+// others who learn its id, such as jobs of another repository, or keys of another project.
+func TestMCPSessionsOfTokens(t *testing.T) {
+	const audience = "https://runtime.example.com"
+	p := oidctest.New(t)
+	file := filepath.Join(t.TempDir(), "trust.yaml")
+	rules := ""
+	for _, name := range []string{"own", "foreign"} {
+		rules += fmt.Sprintf("- issuer: %s\n  audience: %s\n  claims: {repository: acme/%s}\n  project: %s\n  roles: [agent]\n", p.URL, audience, name, name)
+	}
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := newMCPEnv(t, func(c *config.Config) { c.API.TrustFile = file })
+	e.newTenant("own")
+	e.newTenant("foreign")
+	token := func(repository string) string {
+		return p.Token(t, audience, time.Minute, map[string]any{"sub": "job", "repository": repository})
+	}
+	call := func(credential, session string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, e.url+"/mcp", strings.NewReader(`{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": session} {
+			r.Header.Set(name, value)
+		}
+		resp, err := withKey(credential).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	session := e.mcp(token("acme/own"), nil).ID()
+	if got := call(token("acme/own"), session); got != http.StatusOK {
+		t.Errorf("the next token of the job: %d", got)
+	}
+	for who, credential := range map[string]string{"a token of another project": token("acme/foreign"), "a key of another project": e.key("foreign", "agent")} {
+		if got := call(credential, session); got != http.StatusForbidden {
+			t.Errorf("%s uses the session: %d", who, got)
+		}
+	}
 }
 
 // TestMCPCompletion: arguments of prompts and resource templates are completed,

@@ -15,10 +15,14 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/rest"
 )
@@ -242,6 +246,35 @@ func TestEntitiesAreThoseOfTheProject(t *testing.T) {
 			}
 			break
 		}
+	}
+}
+
+// TestNamesAreThoseOfTheDefaultProject: a key with roles in all projects opens by a name what its
+// other calls change: what the project default has of it, and nothing of another project.
+func TestNamesAreThoseOfTheDefaultProject(t *testing.T) {
+	e := newRestEnv(t)
+	other := e.newTenant("other")
+	if err := projects.Ensure(t.Context(), e.c.store, projects.Default); err != nil {
+		t.Fatal(err)
+	}
+	key, viewer := e.key("*", rpc.RoleAdmin), e.key("other", "viewer")
+	d := disk.NewDisk()
+	d.Name, d.Spec.SizeBytes = "data", 1<<30
+	w := webhook.NewWebhook()
+	secret, err := e.c.sealer.Seal("s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Name, w.Spec.URL, w.Spec.Secret = "ci", "https://example.com/", secret
+	for _, o := range []schema.Object{d, w} {
+		o.GetMeta().Project = other.projectID
+		if err := entity.Create(t.Context(), e.c.store, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"/apps/" + other.app.Name, "/volumes/data", "/volumes/data/snapshots", "/webhooks/ci", "/webhooks/ci/deliveries"} {
+		e.must(http.MethodGet, path, key, "", http.StatusNotFound)
+		e.must(http.MethodGet, path, viewer, "", http.StatusOK)
 	}
 }
 

@@ -2,11 +2,64 @@ package server
 
 import (
 	"context"
+	"log/slog"
+	"net"
+	"sync"
 	"testing"
+	"time"
 
+	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/rpc/identity"
+	gateway "miren.dev/runtime/servers/runner"
+	"miren.dev/runtime/testsupport/wait"
 )
+
+// TestRevokedRunnerIsDisconnected: a runner whose certificate is revoked loses the connection that
+// it has, as every other caller does.
+func TestRevokedRunnerIsDisconnected(t *testing.T) {
+	e := newFrontEnv(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(projects.Ensure(t.Context(), e.c.store, projects.Default))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+	fingerprint, err := identity.Fingerprint(e.f.ca.CA())
+	must(err)
+	_, secret, err := e.f.runners.service.CreateToken(t.Context(), time.Minute, "root")
+	must(err)
+	srv, err := rpc.NewServer(rpc.ServerOptions{})
+	must(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		srv.Close()
+		e.f.runners.rpc.Close()
+		running.Wait()
+	})
+	running.Go(func() {
+		if err := e.f.runners.rpc.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	must(gateway.Join(t.Context(), dir, l.Addr().String(), gateway.Secret(secret, fingerprint), "edge"))
+	c, err := gateway.Open(dir, slog.New(slog.DiscardHandler))
+	must(err)
+	defer c.Close()
+	running.Go(func() { _ = c.Run(ctx, srv) }) // it returns nil
+	wait.For(t, "the runner is connected", func() bool { return e.c.runners.Connected(c.Node) })
+	_, err = server.NewServerClient(e.root()).RevokeIdentity(t.Context(), &server.RevokeIdentityRequest{Certificate: string(c.Node)})
+	must(err)
+	wait.For(t, "the runner is disconnected", func() bool { return !e.c.runners.Connected(c.Node) })
+}
 
 // auditCount counts what an rpc.Auditor is told.
 type auditCount struct{ ended, refused int }
