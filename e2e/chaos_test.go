@@ -253,8 +253,17 @@ func (c *chaos) killOne(kind, command string, which int) {
 		}
 		_ = pause(context.Background(), 5*time.Millisecond)
 	}
-	if err := c.start(); err != nil {
-		c.problem("after the kill of %s: %v", kind, err)
+	// On a busy machine, parts that were killed a moment ago may not work when `r server start` has waited for them.
+	for began := time.Now(); ; {
+		err := c.start()
+		if err == nil {
+			return
+		}
+		if time.Since(began) > 2*time.Minute {
+			c.problem("after the kill of %s: %v", kind, err)
+			return
+		}
+		c.note("%v", err)
 	}
 }
 
