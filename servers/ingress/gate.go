@@ -226,6 +226,12 @@ func notReadable() *page {
 		Detail: "The settings of its route cannot be read by this version of the ingress.", Hint: "If it is yours: upgrade the ingress, or set the route again."}
 }
 
+func noRoute(name string) *page {
+	return &page{Status: http.StatusForbidden, Code: "no_route", Title: "This app answers at other addresses",
+		Detail: "A route of the app restricts who may visit it, and this address is none of its routes.",
+		Hint:   "If it is yours: `r route set HOST --app " + name + "` makes this address a route, and `r route configure` restricts it."}
+}
+
 func ambiguous() *page {
 	return &page{Status: http.StatusBadRequest, Code: "ambiguous_path", Title: "This path can be read in two ways",
 		Detail: "It has dot segments, empty segments or backslashes, and one of its readings is a path that not everyone may visit.",

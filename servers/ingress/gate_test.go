@@ -99,6 +99,50 @@ func TestRouteGateHoldsForEveryWayToWriteItsPath(t *testing.T) {
 	}
 }
 
+// TestRestrictedAppHasNoLocalName: an app that a route restricts is not open to everyone by its name below the local
+// domain, unless a route of that name says so.
+func TestRestrictedAppHasNoLocalName(t *testing.T) {
+	up := upstream(t, says("in"))
+	in := start(t, Config{})
+	get := func(host string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodGet, "http://"+in.addr+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		req.Header.Set("Accept", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	open := routed(t, `{"rate": 100}`, "/", up.URL)
+	in.install(open)
+	local := open.Apps[0].Name + ".localhost"
+	if code, body := get(local); code != http.StatusOK {
+		t.Errorf("an app without a restriction: %d %s", code, body)
+	}
+	for _, settings := range []string{`{"allow": ["192.0.2.1"]}`, `{"users": {"ann": "[secret]"}}`} {
+		closed := routed(t, settings, "/admin", up.URL)
+		in.install(closed)
+		if code, body := get(local); code != http.StatusForbidden || !strings.Contains(body, "no_route") {
+			t.Errorf("%s: %d %s", settings, code, body)
+		}
+		closed.Routes = append(closed.Routes, Route{ID: "rt-2", Host: local, Path: "/", App: "app-1", Service: "web"})
+		in.install(closed)
+		if code, body := get(local); code != http.StatusOK {
+			t.Errorf("%s, with a route of the name: %d %s", settings, code, body)
+		}
+	}
+}
+
 // TestRouteGateAgainstApps: apps differ in what they make of dot segments, empty segments and
 // backslashes. A path is refused if an app may take it for one of another route, which the request
 // would need permission for.

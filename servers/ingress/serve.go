@@ -95,6 +95,9 @@ func (x *exchange) route(app **appState) *page {
 			return unknownHost(host)
 		}
 		*app, x.stats = tg.app, tg.stats
+		if tg.closed {
+			return noRoute(tg.app.name)
+		}
 		if x.evades(t, host, tg) {
 			return ambiguous()
 		}

@@ -41,6 +41,7 @@ type target struct {
 	deploying bool
 	away      string // what the page of its maintenance says; empty: it has none
 	gate      *gate  // of the route; nil: it has no settings
+	closed    bool   // the host is none of the app's routes, of which one restricts access
 	groups    []group
 }
 
@@ -174,6 +175,7 @@ func newTable(s *State, reg *registry) *table {
 		}
 	}
 	owned, claims := ownedRoutes(s.Routes)
+	restricted := map[schema.ID]bool{} // apps
 	for _, r := range owned {
 		version := schema.ID("")
 		if r.Preview != "" {
@@ -186,6 +188,7 @@ func newTable(s *State, reg *registry) *table {
 			continue // the app was deleted or is not listed yet
 		}
 		tg = tg.through(reg.gate(r))
+		restricted[r.App] = restricted[r.App] || tg.gate.restricts()
 		rl := rule{path: strings.TrimSuffix(r.Path, "/"), target: tg}
 		host := strings.ToLower(r.Host)
 		switch {
@@ -195,6 +198,12 @@ func newTable(s *State, reg *registry) *table {
 			t.wildcard[host[1:]] = append(t.wildcard[host[1:]], rl)
 		default:
 			t.exact[host] = append(t.exact[host], rl)
+		}
+	}
+	for _, rules := range t.local {
+		if tg := *rules[0].target; restricted[tg.app.id] {
+			tg.closed = true
+			rules[0].target = &tg
 		}
 	}
 	t.tcp = newTCPPorts(s.TCP, claims, func(r TCPRoute) *target { return targetOf(r.App, r.Service, "") })
