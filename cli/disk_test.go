@@ -49,6 +49,16 @@ func (d fakeDisks) Restore(_ context.Context, req *disk.RestoreDiskRequest) (*di
 	return d.disk(req.Disk), nil
 }
 
+func (d fakeDisks) Salvage(_ context.Context, req *disk.SalvageDiskRequest) (*disk.DiskResponse, error) {
+	d.f.note(fmt.Sprintf("salvage %s@%s on %s as %s", req.Source, req.Takeover, req.Node, req.Disk))
+	x := disk.NewDisk()
+	x.ID, x.Name, x.Project = "disk-2", req.Disk, d.f.project
+	bytes, damaged := int64(48<<20), req.Node != ""
+	x.Spec.SizeBytes = 1 << 30
+	x.Status = disk.DiskStatus{Phase: disk.DiskPhaseReady, SizeBytes: 1 << 30, SalvagedBytes: &bytes, SalvageDamaged: &damaged}
+	return &disk.DiskResponse{Disk: *record(x)}, nil
+}
+
 func (d fakeDisks) Schedule(_ context.Context, req *disk.ScheduleDiskRequest) (*disk.DiskResponse, error) {
 	keep := int64(0)
 	if req.CopyKeep != nil {
@@ -67,6 +77,23 @@ func aCopy(f *fake, id string, hour int) *disk.DiskCopy {
 	c.Spec.DiskName, c.Spec.Store, c.Spec.FileSystem = "data", "s3://backups/prod", disk.FileSystemExt4
 	c.Status = disk.DiskCopyStatus{Phase: disk.DiskPhaseReady, TakenAt: &taken, CopiedAt: &taken, DataBytes: &data, SentBytes: &sent}
 	return c
+}
+
+func TestDiskSalvage(t *testing.T) {
+	f := newFake(t)
+	whole := run(t, false, "", "disk", "salvage", "data", "rescued")
+	contains(t, whole.out, "salvaged data to rescued (1 GiB, ext4)")
+	contains(t, whole.err, "it has 48 MiB of writes from the log\n")
+	contains(t, run(t, false, "", "disk", "salvage", "data@takeover-1-7", "rescued", "--node", "edge-2").err, "48 MiB of writes from the log, which is damaged after them")
+	contains(t, ok(t, "disk", "salvage", "data", "rescued", "--json"), `"salvaged_bytes": 50331648`)
+	if got, want := strings.Join(f.calls, "\n"), "salvage data@ on  as rescued\nsalvage data@takeover-1-7 on edge-2 as rescued\nsalvage data@ on  as rescued"; got != want {
+		t.Errorf("calls:\n%s", got)
+	}
+	for _, args := range [][]string{{"data"}, {"data@", "rescued"}} {
+		if r := run(t, false, "", append([]string{"disk", "salvage"}, args...)...); r.code != exit.Usage {
+			t.Errorf("%q: code %d, %s", args, r.code, r.err)
+		}
+	}
 }
 
 func TestDiskCopies(t *testing.T) {

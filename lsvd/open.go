@@ -140,7 +140,6 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		}
 		d.logger.Warn("local log is lost: the disk goes back to what the store has", "volume", d.vol.String(), "epoch", chain)
 	}
-	// Claim: from here on the owner before us cannot write the manifest.
 	list := d.askBoot()
 	claim := d.man.Clone()
 	claim.Epoch++
@@ -149,15 +148,23 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	}
 	d.epoch, d.owner = claim.Epoch, claim.Owner
 	d.cache.Warm(d.man.Segments)
-	seen, err := d.listObjects(ctx, d.man, func() error { return d.replace(ctx, claim) })
+	// From the claim on, the owner before us cannot write the manifest. A takeover that
+	// damage refuses must leave the volume to its owner, so it is claimed after the check.
+	claimIt := func() error { return d.replace(ctx, claim) }
+	var seen *storeListing
+	if rec.LostLog && !d.opts.AcceptLoss {
+		if seen, err = d.checkUnclaimed(ctx, chain, found, &rec); err == nil {
+			claim.Segments, claim.NextSegment, claim.ChainNext, claim.Durable = d.man.Segments, d.man.NextSegment, d.man.ChainNext, d.man.Durable
+			err = claimIt()
+		}
+	} else if seen, err = d.listObjects(ctx, d.man, claimIt); err == nil {
+		err = d.loadMap(ctx, seen, &rec)
+	}
 	if err != nil {
 		return rec, err
 	}
-	if err := d.loadMap(ctx, seen, &rec); err != nil {
-		return rec, err
-	}
 	d.warmMap()
-	if err := d.adoptChain(ctx, chain, found, &rec); err != nil {
+	if err := d.adoptChain(ctx, chain, found, &rec, true); err != nil {
 		return rec, err
 	}
 	rec.Durable = d.man.Durable
@@ -199,10 +206,30 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	return rec, nil
 }
 
-// adoptChain adopts the segments after the manifest and ends the chain with
+// checkUnclaimed reads what the store has of a volume that another process may have open,
+// and adopts the chain as far as that has it, before the claim. What it finds holds if the
+// manifest is still the one that it has read: objects that this one names are not deleted.
+// The claim makes sure of that; here an error does.
+func (d *Device) checkUnclaimed(ctx context.Context, chain uint64, found *wal.Found, rec *Recovery) (*storeListing, error) {
+	seen, err := d.listObjects(ctx, d.man, func() error { return nil })
+	if err == nil {
+		err = d.loadMap(ctx, seen, rec)
+	}
+	if err == nil {
+		err = d.adoptChain(ctx, chain, found, rec, false)
+	}
+	if err != nil {
+		if _, now, merr := manifest.Open(ctx, d.st, d.vol, "", d.opts.Key); merr == nil && now != d.version {
+			return nil, errs.New(errs.Unavailable, "manifest of %s %w", d.vol, errChanged)
+		}
+	}
+	return seen, err
+}
+
+// adoptChain adopts the segments after the manifest. With fence it ends the chain with
 // a fence, so that its owner cannot add to it. An owner that has closed the volume
-// clean needs none: it adds nothing.
-func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
+// clean needs none: it adds nothing. A repeated call goes on where the first has ended.
+func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery, fence bool) error {
 	if epoch == 0 {
 		return nil // never opened
 	}
@@ -220,10 +247,12 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 			return nil
 		}
 		if len(l.Segments) == 0 {
-			if err := d.lostAfter(ctx, l.End, found, rec); err != nil {
+			if err := d.lostAfter(ctx, l.End, found, rec); errors.Is(err, errArrived) {
+				continue
+			} else if err != nil {
 				return err
 			}
-			if d.man.Clean {
+			if d.man.Clean || !fence {
 				return nil
 			}
 			if _, err := d.st.Create(ctx, l.End.Key(), segment.Fence(l.End)); err == nil {
@@ -244,6 +273,9 @@ func (d *Device) adoptChain(ctx context.Context, epoch uint64, found *wal.Found,
 	}
 }
 
+// errArrived is why lostAfter says nothing: the owner has sent the segment meanwhile.
+var errArrived = errors.New("the segment is there now")
+
 // lostAfter refuses, unless told to accept it, a chain that has segments after
 // ref, which is not there. It is no loss if the log has what they have: they
 // were on their way together when their owner ended. Without a log, it is none if they
@@ -261,6 +293,12 @@ func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, 
 	}
 	if later == nil {
 		return nil
+	}
+	switch _, err := d.st.GetRange(ctx, ref.Key(), 0, 1); {
+	case err == nil:
+		return errArrived
+	case !errs.Is(err, errs.NotFound):
+		return err
 	}
 	var has uint64
 	err := store.RetryCorrupt(func() error {

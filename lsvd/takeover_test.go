@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -347,4 +348,70 @@ func TestNoSnapshotWithoutLoss(t *testing.T) {
 		t.Errorf("snapshots %q, %v, %v", all, err, lerr)
 	}
 	e.holds(t, "the volume", e.id, e.all)
+}
+
+// TestTakeoverFromABusyOwner: the machine that has a volume is alive, and sends segments, with
+// or without checkpoints, at each step of another one that takes the volume over. That is no
+// damage, and the other machine has every write that the first one was told is in the store.
+func TestTakeoverFromABusyOwner(t *testing.T) {
+	const most = 7
+	for _, checkpoint := range []int{1000, 2} {
+		for at, ended := 1, false; !ended; at++ {
+			ctx, st, id := t.Context(), &storesim.Mem{}, lsvd.NewID()
+			opts := lsvd.Options{LogFile: 64 << 10, CutAge: time.Hour, Checkpoint: checkpoint}
+			if err := lsvd.Create(ctx, st, id, takeoverDisk, nil); err != nil {
+				t.Fatal(err)
+			}
+			owner, _, err := lsvd.Open(ctx, st, vfssim.New(), id, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent := 0
+			send := func() error {
+				err := owner.WriteAt(ctx, bytes.Repeat([]byte{byte(sent + 1)}, lsvd.BlockSize), int64(sent)*lsvd.BlockSize, 0)
+				if err == nil {
+					err = owner.Drain(ctx)
+				}
+				if err == nil {
+					sent++
+				}
+				return err
+			}
+			if err := send(); err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			count, opened := 0, false
+			busy := &storesim.Fault{Store: st, Hook: func(storesim.Op, string) (a storesim.Action) {
+				mu.Lock()
+				defer mu.Unlock()
+				if count++; count == at && !opened {
+					for sent < most && send() == nil {
+					}
+				}
+				return a
+			}}
+			taking := opts
+			taking.WithoutLog = true
+			d, rec, err := lsvd.Open(ctx, busy, vfssim.New(), id, taking)
+			if err != nil {
+				t.Fatalf("checkpoint %d, at %d: %v (%+v)", checkpoint, at, err, rec)
+			}
+			mu.Lock()
+			ended, opened = count < at, true
+			mu.Unlock()
+			for i := range sent {
+				got := make([]byte, lsvd.BlockSize)
+				if err := d.ReadAt(ctx, got, int64(i)*lsvd.BlockSize); err != nil || got[0] != byte(i+1) {
+					t.Errorf("checkpoint %d, at %d: write %d of %d is lost: %d, %v", checkpoint, at, i, sent, got[0], err)
+				}
+			}
+			now, end := context.WithCancel(ctx)
+			end()
+			owner.Close(now)
+			if err := d.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }

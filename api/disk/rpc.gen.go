@@ -95,6 +95,42 @@ func (x *CloneDiskRequest) ValidateFields(v *schema.Validator) {
 	v.Required("disk", x.Disk != "")
 }
 
+// SalvageDiskRequest: Requests a disk of the writes that a takeover of another disk has
+// left out.
+type SalvageDiskRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the disk that was taken over.
+	Source string `cbor:"2,keyasint" json:"source" schema:"required"`
+	// Takeover that left the writes out, as takeover-EPOCH-SEQUENCE; absent: the node has the
+	// log of one.
+	Takeover string `cbor:"3,keyasint,omitempty" json:"takeover,omitempty"`
+	// Name or id of the node that has the writes; absent: the one that the disk was last
+	// taken over from.
+	Node string `cbor:"4,keyasint,omitempty" json:"node,omitempty"`
+	// Name of the new disk.
+	Disk string `cbor:"5,keyasint" json:"disk" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SalvageDiskRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SalvageDiskRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SalvageDiskRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SalvageDiskRequest) ValidateFields(v *schema.Validator) {
+	v.Required("source", x.Source != "")
+	if x.Takeover != "" {
+		v.MaxLen("takeover", len(x.Takeover), 63)
+	}
+	v.Required("disk", x.Disk != "")
+}
+
 // SnapshotDiskRequest: Names a snapshot of a disk.
 type SnapshotDiskRequest struct {
 	// Name of the project; absent: default.
@@ -362,6 +398,10 @@ type Disks interface {
 	// Clone: Makes a disk with the content of another one or of a snapshot, without copying,
 	// and returns when it can be used. Permission: deploy, in the project of project.
 	Clone(ctx context.Context, req *CloneDiskRequest) (*DiskResponse, error)
+	// Salvage: Makes a disk as another one was on a node that it was taken over from, with
+	// the writes that only that node has, and returns when it can be used. Permission:
+	// deploy, in the project of project.
+	Salvage(ctx context.Context, req *SalvageDiskRequest) (*DiskResponse, error)
 	// Snapshot: Keeps the present state of a disk and returns when that is durable.
 	// Permission: deploy, in the project of project.
 	Snapshot(ctx context.Context, req *SnapshotDiskRequest) (*SnapshotResponse, error)
@@ -398,6 +438,10 @@ type DisksClient interface {
 	// Clone: Makes a disk with the content of another one or of a snapshot, without copying,
 	// and returns when it can be used. Permission: deploy, in the project of project.
 	Clone(ctx context.Context, req *CloneDiskRequest) (*DiskResponse, error)
+	// Salvage: Makes a disk as another one was on a node that it was taken over from, with
+	// the writes that only that node has, and returns when it can be used. Permission:
+	// deploy, in the project of project.
+	Salvage(ctx context.Context, req *SalvageDiskRequest) (*DiskResponse, error)
 	// Snapshot: Keeps the present state of a disk and returns when that is durable.
 	// Permission: deploy, in the project of project.
 	Snapshot(ctx context.Context, req *SnapshotDiskRequest) (*SnapshotResponse, error)
@@ -439,6 +483,14 @@ func (c clientDisks) Create(ctx context.Context, req *CreateDiskRequest) (*DiskR
 func (c clientDisks) Clone(ctx context.Context, req *CloneDiskRequest) (*DiskResponse, error) {
 	resp := new(DiskResponse)
 	if err := c.conn.Call(ctx, &methodDisksClone.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientDisks) Salvage(ctx context.Context, req *SalvageDiskRequest) (*DiskResponse, error) {
+	resp := new(DiskResponse)
+	if err := c.conn.Call(ctx, &methodDisksSalvage.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -535,6 +587,27 @@ var methodDisksClone = &rpc.Method{
 			return nil, err
 		}
 		return impl.(Disks).Clone(ctx, req)
+	},
+}
+
+var methodDisksSalvage = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "disk.Disks", Name: "Salvage", Full: "disk.Disks/Salvage", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SalvageDiskRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SalvageDiskRequest)
+		return rpc.Subject{Kind: "disk", ID: string(r.Disk)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SalvageDiskRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Disks).Salvage(ctx, req)
 	},
 }
 
@@ -710,6 +783,7 @@ var methodDisksDelete = &rpc.Method{
 var DisksService = &rpc.Service{Name: "disk.Disks", Methods: []*rpc.Method{
 	methodDisksCreate,
 	methodDisksClone,
+	methodDisksSalvage,
 	methodDisksSnapshot,
 	methodDisksDeleteSnapshot,
 	methodDisksResize,

@@ -168,6 +168,12 @@ type DiskSpec struct {
 	CopyKeep int64 `cbor:"11,keyasint" json:"copy_keep"`
 	// It is to be deleted with its data when nothing uses it any more. (default false)
 	Deleted bool `cbor:"6,keyasint" json:"deleted"`
+	// Id of the node whose stranded log of source_disk it is made of, instead of the content
+	// of source_disk; empty: it is not salvaged.
+	SalvageNode string `cbor:"17,keyasint,omitempty" json:"salvage_node,omitempty"`
+	// Takeover of source_disk that left that log out, as takeover-EPOCH-SEQUENCE; empty: the
+	// node has one such log.
+	SalvageTakeover string `cbor:"18,keyasint,omitempty" json:"salvage_takeover,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -223,6 +229,9 @@ func (x *DiskSpec) ValidateFields(v *schema.Validator) {
 	}
 	schema.CheckMin(v, "copy_keep", x.CopyKeep, 1)
 	schema.CheckMax(v, "copy_keep", x.CopyKeep, 1000)
+	if x.SalvageTakeover != "" {
+		v.MaxLen("salvage_takeover", len(x.SalvageTakeover), 63)
+	}
 }
 
 // DiskStatus: what is known of a disk.
@@ -273,6 +282,15 @@ type DiskStatus struct {
 	LostReportedAt *time.Time `cbor:"20,keyasint,omitempty" json:"lost_reported_at,omitempty"`
 	// Reason why it is not ready, cannot be attached, or is not detached yet.
 	Message string `cbor:"9,keyasint,omitempty" json:"message,omitempty"`
+	// Id of the node that it was last taken over from. The log there may have writes that the
+	// disk lacks, from which a disk can be salvaged.
+	TakenOverFrom string `cbor:"21,keyasint,omitempty" json:"taken_over_from,omitempty"`
+	// Bytes of writes that it has from the stranded log that it was salvaged from; absent: it
+	// was not, or the number is not known. (unit: bytes)
+	SalvagedBytes *int64 `cbor:"22,keyasint,omitempty" json:"salvaged_bytes,omitempty"`
+	// The stranded log was damaged, and the disk has the state before the damage; absent: it
+	// was not salvaged, or that is not known.
+	SalvageDamaged *bool `cbor:"23,keyasint,omitempty" json:"salvage_damaged,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -329,6 +347,8 @@ const (
 	DiskAttrCopyTo            = "spec.copy_to"
 	DiskAttrCopyKeep          = "spec.copy_keep"
 	DiskAttrDeleted           = "spec.deleted"
+	DiskAttrSalvageNode       = "spec.salvage_node"
+	DiskAttrSalvageTakeover   = "spec.salvage_takeover"
 	DiskAttrPhase             = "status.phase"
 	DiskAttrVolume            = "status.volume"
 	DiskAttrStatusSizeBytes   = "status.size_bytes"
@@ -349,6 +369,9 @@ const (
 	DiskAttrLostMostBytes     = "status.lost_most_bytes"
 	DiskAttrLostReportedAt    = "status.lost_reported_at"
 	DiskAttrMessage           = "status.message"
+	DiskAttrTakenOverFrom     = "status.taken_over_from"
+	DiskAttrSalvagedBytes     = "status.salvaged_bytes"
+	DiskAttrSalvageDamaged    = "status.salvage_damaged"
 )
 
 // NewDisk returns a disk with every default applied.
@@ -424,6 +447,8 @@ var DiskKind = &schema.Kind{
 		{Path: "spec.copy_to", Number: 10, Type: "string", Doc: "URL of the store that each scheduled snapshot is copied to; empty: none is."},
 		{Path: "spec.copy_keep", Number: 11, Type: "int", Doc: "Scheduled copies that are kept.", Default: "7"},
 		{Path: "spec.deleted", Number: 6, Type: "bool", Doc: "It is to be deleted with its data when nothing uses it any more.", Default: "false"},
+		{Path: "spec.salvage_node", Number: 17, Type: "string", Doc: "Id of the node whose stranded log of source_disk it is made of, instead of the content of source_disk; empty: it is not salvaged."},
+		{Path: "spec.salvage_takeover", Number: 18, Type: "string", Doc: "Takeover of source_disk that left that log out, as takeover-EPOCH-SEQUENCE; empty: the node has one such log."},
 		{Path: "status.phase", Number: 1, Type: "enum disk_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed", "deleting"}},
 		{Path: "status.volume", Number: 2, Type: "string", Doc: "Id of its volume in the store; absent until it is made."},
 		{Path: "status.size_bytes", Number: 3, Type: "int", Doc: "Size of the volume and its file system.", Default: "0"},
@@ -444,6 +469,9 @@ var DiskKind = &schema.Kind{
 		{Path: "status.lost_most_bytes", Number: 19, Type: "int", Doc: "Bytes of acknowledged writes that the takeover has lost, at most; absent: it is not known."},
 		{Path: "status.lost_reported_at", Number: 20, Type: "time", Doc: "Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in lost_bytes."},
 		{Path: "status.message", Number: 9, Type: "string", Doc: "Reason why it is not ready, cannot be attached, or is not detached yet."},
+		{Path: "status.taken_over_from", Number: 21, Type: "string", Doc: "Id of the node that it was last taken over from. The log there may have writes that the disk lacks, from which a disk can be salvaged."},
+		{Path: "status.salvaged_bytes", Number: 22, Type: "int", Doc: "Bytes of writes that it has from the stranded log that it was salvaged from; absent: it was not, or the number is not known."},
+		{Path: "status.salvage_damaged", Number: 23, Type: "bool", Doc: "The stranded log was damaged, and the disk has the state before the damage; absent: it was not salvaged, or that is not known."},
 	},
 	Columns: []schema.Column{
 		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {

@@ -27,7 +27,7 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("disk", "Create and manage disks that sandboxes mount",
-		newCreate(e), newList(e), newShow(e), newClone(e), newSnapshot(e), newDeleteSnapshot(e), newResize(e), newSchedule(e), newCopy(e), newCopies(e), newDeleteCopy(e),
+		newCreate(e), newList(e), newShow(e), newClone(e), newSalvage(e), newSnapshot(e), newDeleteSnapshot(e), newResize(e), newSchedule(e), newCopy(e), newCopies(e), newDeleteCopy(e),
 		newRestore(e), newDelete(e))
 }
 
@@ -391,7 +391,10 @@ func show(ctx context.Context, e *command.Env, name string) error {
 		rows = append(rows, []string{"home", cmp.Or(names[home], d.Status.Home)})
 	}
 	if d.Status.TakenOverAt != nil {
-		rows = append(rows, []string{"taken over", timeCell(d.Status.TakenOverAt)}, []string{"lost writes", lost(&d.Status)})
+		rows = append(rows, []string{"taken over", takenOver(&d.Status, names)}, []string{"lost writes", lost(&d.Status)})
+	}
+	if d.Status.SalvagedBytes != nil {
+		rows = append(rows, []string{"salvaged", salvaged(&d.Status)})
 	}
 	if cell := scheduleCell(&d.Spec); cell != "" {
 		rows = append(rows, []string{"snapshots", cell})

@@ -2,6 +2,7 @@ package lsvd_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -212,6 +213,45 @@ func TestForce(t *testing.T) {
 		t.Errorf("that took %s", took)
 	}
 	ok(t, "check", "data")
+}
+
+// TestServingEnds ends the connection of a mounted block device to the kernel, as an administrator
+// can: the daemon logs that with the name of the disk, its status has it, and the disk can be
+// detached and attached again with every acknowledged write.
+func TestServingEnds(t *testing.T) {
+	need.Tools(t, "mkfs.ext4")
+	dir := blockMachine(t)
+	ok(t, "create", "data", "--size", "64M")
+	device := strings.TrimSpace(ok(t, "attach", "data"))
+	tool(t, "mkfs.ext4", "-q", device)
+	unmount := mount(t, device, filepath.Join(dir, "mnt"))
+	want := random(t, filepath.Join(dir, "mnt", "before"), 1<<20)
+	tool(t, "sync", "-f", filepath.Join(dir, "mnt"))
+	in, err := instance.Find(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := filepath.Glob(in.Socket("lsvd", "block", "*", "*"))
+	if err != nil || len(served) != 1 {
+		t.Fatalf("%q, %v", served, err)
+	}
+	if err := syscall.Unmount(served[0], syscall.MNT_FORCE); err != nil && !errors.Is(err, syscall.EBUSY) {
+		t.Fatal(err)
+	}
+	wait.For(t, "the disk has failed", func() bool {
+		out := ok(t, "list", "--attached", "--json")
+		return strings.Contains(out, `"failed"`) && strings.Contains(out, device+" is no longer served")
+	})
+	log, err := os.ReadFile(in.State("logs", "lsvd.log"))
+	if err != nil || !strings.Contains(string(log), "block device of a disk is no longer served") || !strings.Contains(string(log), "volume=data") {
+		t.Errorf("%v, the log:\n%s", err, log)
+	}
+	unmount()
+	ok(t, "detach", "data")
+	device = strings.TrimSpace(ok(t, "attach", "data"))
+	unmount = mount(t, device, filepath.Join(dir, "mnt"))
+	same(t, filepath.Join(dir, "mnt", "before"), want)
+	unmount()
 }
 
 // TestKilledHolder kills the holder under a mounted file system: a new one gets the device, so that I/O waits for the

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -35,6 +36,7 @@ func (r *Reconciler) attach(ctx context.Context, d *disk.Disk) error {
 	d.Status.Device, d.Status.Home = v.Device, string(r.Node)
 	if takeOver {
 		least, most := Loss(&before, v.Opened)
+		d.Status.TakenOverFrom = cmp.Or(string(before.Node), before.Home)
 		d.Status.TakenOverAt, d.Status.LostBytes, d.Status.LostMostBytes, d.Status.LostReportedAt = &now, &least, most, before.ReportedAt
 		r.Logger.Warn("a disk of a node that is down was taken over", "volume", string(d.ID), "node", before.Home,
 			"lost_bytes", least, "lost_most_bytes", bound(most), "reported_at", before.ReportedAt)

@@ -74,6 +74,14 @@ type Copied struct {
 	Sent  int64 // bytes of these that were sent for it
 }
 
+// Salvaged is a volume that was made of a stranded log.
+type Salvaged struct {
+	Volume    string
+	SizeBytes int64
+	Bytes     *int64 // of the writes in the log; nil: not known, an earlier call has made the volume
+	Damaged   *bool  // the log ended damaged; nil: not known
+}
+
 // Volumes makes volumes and attaches them on this node. Each method may be
 // repeated. store is a URL; volume an id that Create or Clone returned.
 type Volumes interface {
@@ -101,6 +109,12 @@ type Volumes interface {
 	// the one of that name. from is the store of the copy, store that of the
 	// volume. NotFound: there is no such copy.
 	Restore(ctx context.Context, from, volume, as, store, name string) (restored string, sizeBytes int64, err error)
+	// Salvage makes a volume with a name, as another volume was on this node when a
+	// takeover left the log here out, or returns the one of that name. takeover names
+	// one of several logs. NotFound: this node has no such log. Unavailable: repeat it later.
+	Salvage(ctx context.Context, store, volume, takeover, name string) (Salvaged, error)
+	// EndSalvage removes what a Salvage that was killed has left.
+	EndSalvage(ctx context.Context, store, volume, takeover string) error
 	// Delete deletes a volume, which is not attached, and the data that only it uses.
 	Delete(ctx context.Context, store, volume string) error
 }
@@ -144,6 +158,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duratio
 func (r *Reconciler) reconcile(ctx context.Context, d *disk.Disk) (time.Duration, error) {
 	if d.Status.Volume == "" {
 		if d.Spec.Deleted {
+			if mine, err := r.salvager(ctx, d); !mine || err != nil {
+				return otherNode, err
+			}
 			return 0, r.erase(ctx, d)
 		}
 		if d.Status.Phase == disk.DiskPhaseFailed {
@@ -245,8 +262,11 @@ func (r *Reconciler) dir(did schema.ID) string { return filepath.Join(r.MountDir
 // provision makes the volume of a new disk: empty, or a clone.
 func (r *Reconciler) provision(ctx context.Context, d *disk.Disk) error {
 	var err error
-	if d.Spec.SourceCopy != "" {
+	switch {
+	case d.Spec.SourceCopy != "":
 		return r.restore(ctx, d)
+	case d.Spec.SalvageNode != "":
+		return r.salvage(ctx, d)
 	}
 	if d.Spec.SourceDisk == "" {
 		d.Status.Volume, d.Status.SizeBytes, err = r.Volumes.Create(ctx, r.store(d), string(d.ID), d.Spec.SizeBytes)
@@ -278,8 +298,7 @@ func (r *Reconciler) provision(ctx context.Context, d *disk.Disk) error {
 			return errs.Wrap(err, "delete the temporary snapshot of the source")
 		}
 	}
-	d.Status.Formatted, d.Status.Phase, d.Status.Message = true, disk.DiskPhaseReady, "" // as its source, which is ready
-	if err := entity.UpdateStatus(ctx, r.Store, d); err != nil {
+	if err := r.made(ctx, d); err != nil {
 		return err
 	}
 	mounts, err := r.mounts(ctx, source)
@@ -305,7 +324,16 @@ func (r *Reconciler) restore(ctx context.Context, d *disk.Disk) error {
 	if err != nil {
 		return errs.Wrap(err, "restore copy %s", c.ID)
 	}
+	return r.made(ctx, d)
+}
+
+// made records that a disk has the volume, and with it the file system, of its source. The
+// store has all of it, so any node that reaches the store may have the disk next.
+func (r *Reconciler) made(ctx context.Context, d *disk.Disk) error {
 	d.Status.Formatted, d.Status.Phase, d.Status.Message = true, disk.DiskPhaseReady, ""
+	if !local(d) {
+		d.Status.Home = ""
+	}
 	return entity.UpdateStatus(ctx, r.Store, d)
 }
 
@@ -381,6 +409,11 @@ func (r *Reconciler) erase(ctx context.Context, d *disk.Disk) error {
 	if d.Status.Phase != disk.DiskPhaseDeleting {
 		d.Status.Phase, d.Status.Message = disk.DiskPhaseDeleting, ""
 		if err := entity.UpdateStatus(ctx, r.Store, d); err != nil {
+			return err
+		}
+	}
+	if d.Status.Volume == "" && d.Spec.SalvageNode == string(r.Node) {
+		if err := r.endSalvage(ctx, d); err != nil {
 			return err
 		}
 	}

@@ -59,6 +59,9 @@ func (h *holder) elsewhere(d *disk.Disk) bool {
 // adopt makes this node the home of a disk that is to be made, so that no two
 // nodes make it. It reports whether it is.
 func (r *Reconciler) adopt(ctx context.Context, d *disk.Disk) (bool, error) {
+	if d.Spec.SalvageNode != "" && d.Spec.SalvageNode != string(r.Node) {
+		return false, nil
+	}
 	h, err := r.holder(ctx, d)
 	if err != nil || h != nil && !h.down {
 		return false, err
@@ -108,7 +111,7 @@ func (r *Reconciler) leave(ctx context.Context, d *disk.Disk) error {
 }
 
 // discard unmounts and detaches a volume that has failed here. FailedPrecondition:
-// a process uses it.
+// a process uses it. It does nothing about one that is not attached here.
 func (r *Reconciler) discard(ctx context.Context, d *disk.Disk) error {
 	dir := r.dir(d.ID)
 	mounted, err := filesystem.Device(dir)
@@ -119,7 +122,10 @@ func (r *Reconciler) discard(ctx context.Context, d *disk.Disk) error {
 		return err
 	}
 	err = r.Volumes.Detach(ctx, d.Status.Volume)
-	if errs.Is(err, errs.FailedPrecondition) {
+	switch {
+	case errs.Is(err, errs.NotFound):
+		return nil
+	case errs.Is(err, errs.FailedPrecondition):
 		return errs.Wrap(err, "detach a volume that has failed")
 	}
 	// Any other error says that its writes were not sent.

@@ -1,6 +1,7 @@
 // Package disks has the operations on virtual disks.
 //
 //	Create, Clone            a disk; they return when it can be used
+//	Salvage                  a disk of the writes that a takeover has left out
 //	Snapshot, DeleteSnapshot the state of a disk at one moment
 //	Resize                   makes a disk larger
 //	Schedule                 takes snapshots regularly, and copies them
@@ -21,6 +22,8 @@
 //	has_writer          another sandbox may write to the disk
 //	attached_elsewhere  another node has the disk
 //	other_node          the data of the disk is in a directory of another node
+//	not_taken_over      no node is known that may have writes which the disk lacks
+//	node_down           the node that has the writes is down
 package disks
 
 import (

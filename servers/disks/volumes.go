@@ -398,6 +398,54 @@ func (v *Volumes) Restore(ctx context.Context, from, volume, as, url, name strin
 	return restored, size, err
 }
 
+// Salvage implements ctldisk.Volumes.
+func (v *Volumes) Salvage(ctx context.Context, url, volume, takeover, name string) (ctldisk.Salvaged, error) {
+	var out ctldisk.Salvaged
+	made, size, err := ensure(ctx, url, name, func(st store.Store) error {
+		state, spec, err := v.stranded(url, volume, takeover)
+		if err != nil {
+			return err
+		}
+		spec.As, spec.Options = name, lsvd.Options{Logger: v.Logger, MaxUnsent: maxRestoreUnsent}
+		_, _, s, err := state.Salvage(ctx, st, spec)
+		if errs.Is(err, errs.Conflict) { // for now
+			err = errs.New(errs.Unavailable, "%w", err)
+		}
+		damaged := s.Flushed > s.Last
+		out.Bytes, out.Damaged = &s.Bytes, &damaged
+		return err
+	})
+	out.Volume, out.SizeBytes = made, size
+	return out, err
+}
+
+// EndSalvage implements ctldisk.Volumes.
+func (v *Volumes) EndSalvage(ctx context.Context, url, volume, takeover string) error {
+	st, _, err := host.OpenStore(ctx, url)
+	if err != nil {
+		return err
+	}
+	state, spec, err := v.stranded(url, volume, takeover)
+	if err != nil {
+		return err
+	}
+	err = state.EndSalvage(ctx, st, spec)
+	if errs.Is(err, errs.NotFound) || errs.Is(err, errs.FailedPrecondition) { // then none was begun
+		return nil
+	}
+	return err
+}
+
+// stranded returns how to name a stranded log of a volume.
+func (v *Volumes) stranded(url, volume, takeover string) (*host.State, host.SalvageSpec, error) {
+	state, err := host.Open(v.Instance.State("lsvd"))
+	if err != nil {
+		return nil, host.SalvageSpec{}, err
+	}
+	url, err = host.StoreURL(url)
+	return state, host.SalvageSpec{Spec: host.Spec{Store: url, Volume: volume}, Snapshot: takeover}, err
+}
+
 // sweep frees the space of deleted volumes. After an error a later one frees the rest.
 func (v *Volumes) sweep(ctx context.Context, st store.Store, url string) {
 	if _, _, err := lsvd.Sweep(ctx, st); err != nil {

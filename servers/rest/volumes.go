@@ -30,6 +30,10 @@ type Volume struct {
 	TakenOverAt *time.Time `json:"taken_over_at,omitempty" doc:"Time at which it was last taken over from a node that was down; absent: never."`
 	LostBytes   *int64     `json:"lost_bytes,omitempty" doc:"Bytes of acknowledged writes that the takeover has lost, at least: those that the node had reported and the store did not have."`
 
+	TakenOverFrom  string `json:"taken_over_from,omitempty" doc:"Id of the node that it was last taken over from, whose log may have writes that the volume lacks."`
+	SalvagedBytes  *int64 `json:"salvaged_bytes,omitempty" doc:"Bytes of writes that it has from the log of which it was salvaged; absent: it was not, or the number is not known."`
+	SalvageDamaged *bool  `json:"salvage_damaged,omitempty" doc:"That log was damaged, and the volume has the state before the damage; absent: it was not salvaged, or that is not known."`
+
 	LostMostBytes  *int64     `json:"lost_most_bytes,omitempty" doc:"Bytes of acknowledged writes that the takeover has lost, at most; absent: unknown."`
 	LostReportedAt *time.Time `json:"lost_reported_at,omitempty" doc:"Time of the node's last report, from which lost_bytes is; absent: it made none. Writes after it are not in lost_bytes."`
 }
@@ -78,6 +82,7 @@ func volumeOf(d *disk.Disk) Volume {
 		FileSystem: string(d.Spec.FileSystem), Message: d.Status.Message, CreatedAt: d.CreatedAt, Schedule: volumeScheduleOf(&d.Spec),
 		TakenOverAt: d.Status.TakenOverAt, LostBytes: d.Status.LostBytes,
 		LostMostBytes: d.Status.LostMostBytes, LostReportedAt: d.Status.LostReportedAt,
+		TakenOverFrom: d.Status.TakenOverFrom, SalvagedBytes: d.Status.SalvagedBytes, SalvageDamaged: d.Status.SalvageDamaged,
 	}
 }
 
@@ -103,6 +108,7 @@ func registerVolumes(a huma.API) {
 	register(a, op(http.MethodPut, "/volumes/{name}/schedule", "schedule-volume", tag, "Say when snapshots of a volume are taken, and which are kept"), scheduleVolume)
 	register(a, op(http.MethodDelete, "/volumes/{name}/schedule", "delete-volume-schedule", tag, "Take no more snapshots of a volume; those that exist stay", status(http.StatusNoContent)), deleteVolumeSchedule)
 	register(a, op(http.MethodPost, "/volumes/{name}/clones", "clone-volume", tag, "Make a volume with the content of another or of its snapshot, without copying", status(http.StatusCreated)), cloneVolume)
+	register(a, op(http.MethodPost, "/volumes/{name}/salvages", "salvage-volume", tag, "Make a volume of the writes that a takeover of another has left on a node", status(http.StatusCreated)), salvageVolume)
 	register(a, op(http.MethodPost, "/volumes/{name}/snapshots", "create-volume-snapshot", tag, "Keep the present state of a volume", status(http.StatusCreated)), createVolumeSnapshot)
 	register(a, op(http.MethodGet, "/volumes/{name}/snapshots", "list-volume-snapshots", tag, "List the snapshots of a volume"), listVolumeSnapshots)
 	register(a, op(http.MethodDelete, "/volumes/{name}/snapshots/{snapshot}", "delete-volume-snapshot", tag, "Delete a snapshot of a volume", status(http.StatusNoContent)), deleteVolumeSnapshot)
@@ -157,6 +163,21 @@ type cloneVolumeInput struct {
 func cloneVolume(ctx context.Context, in *cloneVolumeInput) (*createdVolume, error) {
 	return newVolume(disks(ctx).Clone(ctx, &disk.CloneDiskRequest{
 		Project: callerFrom(ctx).Project(), Source: in.Name, Snapshot: in.Body.Snapshot, At: in.Body.At, Disk: in.Body.Name,
+	}))
+}
+
+type salvageVolumeInput struct {
+	VolumeInput
+	Body struct {
+		Name     string `json:"name" minLength:"1" maxLength:"63" pattern:"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$" doc:"Name of the new volume." example:"rescued"`
+		Node     string `json:"node,omitempty" maxLength:"63" doc:"Name or id of the node that has the writes; absent: the one that the volume was last taken over from."`
+		Takeover string `json:"takeover,omitempty" maxLength:"63" doc:"Takeover that left the writes out, as takeover-EPOCH-SEQUENCE; absent: the node has the log of one."`
+	}
+}
+
+func salvageVolume(ctx context.Context, in *salvageVolumeInput) (*createdVolume, error) {
+	return newVolume(disks(ctx).Salvage(ctx, &disk.SalvageDiskRequest{
+		Project: callerFrom(ctx).Project(), Source: in.Name, Node: in.Body.Node, Takeover: in.Body.Takeover, Disk: in.Body.Name,
 	}))
 }
 

@@ -38,6 +38,10 @@ func (h *diskHandler) Clone(ctx context.Context, req *disk.CloneDiskRequest) (*d
 	return diskResponse(h.disks.Clone(ctx, disks.CloneRequest{Project: req.Project, Source: req.Source, Snapshot: req.Snapshot, At: req.At, Name: req.Disk}))
 }
 
+func (h *diskHandler) Salvage(ctx context.Context, req *disk.SalvageDiskRequest) (*disk.DiskResponse, error) {
+	return diskResponse(h.disks.Salvage(ctx, disks.SalvageRequest{Project: req.Project, Source: req.Source, Takeover: req.Takeover, Node: req.Node, Name: req.Disk}))
+}
+
 func (h *diskHandler) Snapshot(ctx context.Context, req *disk.SnapshotDiskRequest) (*disk.SnapshotResponse, error) {
 	s, err := h.disks.Snapshot(ctx, req.Project, req.Disk, req.Snapshot)
 	if err != nil {

@@ -150,6 +150,9 @@ var answers = map[string]answer{
 	"disk.Disks/Clone": byApp(func(p, a string) *disk.CloneDiskRequest {
 		return &disk.CloneDiskRequest{Project: p, Source: a, Disk: "clone"}
 	}),
+	"disk.Disks/Salvage": byApp(func(p, a string) *disk.SalvageDiskRequest {
+		return &disk.SalvageDiskRequest{Project: p, Source: a, Disk: "rescued"}
+	}),
 	"disk.Disks/Snapshot":       snapshotRequest,
 	"disk.Disks/DeleteSnapshot": snapshotRequest,
 	"disk.Disks/Schedule":       byApp(func(p, a string) *disk.ScheduleDiskRequest { return &disk.ScheduleDiskRequest{Project: p, Disk: a} }),

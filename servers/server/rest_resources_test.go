@@ -30,7 +30,7 @@ func init() {
 		"DELETE /templates/{name}/tags/{tag}", "POST /templates/{name}/rollback",
 		"PUT /templates/{name}/aliases/{alias}", "DELETE /templates/{name}/aliases/{alias}",
 		"GET /pools", "GET /pools/{template}", "PUT /pools/{template}", "DELETE /pools/{template}",
-		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "PUT /volumes/{name}/schedule", "DELETE /volumes/{name}/schedule", "POST /volumes/{name}/clones",
+		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "PUT /volumes/{name}/schedule", "DELETE /volumes/{name}/schedule", "POST /volumes/{name}/clones", "POST /volumes/{name}/salvages",
 		"POST /volumes/{name}/snapshots", "GET /volumes/{name}/snapshots", "DELETE /volumes/{name}/snapshots/{snapshot}",
 		"POST /addons", "GET /addons", "GET /addons/{addon}", "GET /addons/{addon}/wait", "DELETE /addons/{addon}", "POST /addons/{addon}/rotate",
 		"PUT /addons/{addon}/apps/{app}", "DELETE /addons/{addon}/apps/{app}", "POST /addons/{addon}/backups",
@@ -70,6 +70,7 @@ func init() {
 		"POST /volumes/{name}/resize":    `{"size_bytes": 16777216}`,
 		"PUT /volumes/{name}/schedule":   `{"cron": "30 3 * * *", "keep": 7}`,
 		"POST /volumes/{name}/clones":    `{"name": "none"}`,
+		"POST /volumes/{name}/salvages":  `{"name": "none"}`,
 		"POST /volumes/{name}/snapshots": `{"name": "none"}`,
 	})
 }
@@ -355,6 +356,9 @@ func TestVolumesOverREST(t *testing.T) {
 		{"POST", "/volumes", `{"name": "more", "size_bytes": 4096}`, http.StatusUnprocessableEntity},
 		{"POST", "/volumes/data/clones", `{"name": "data"}`, http.StatusConflict},
 		{"POST", "/volumes/nowhere/clones", `{"name": "copy"}`, http.StatusNotFound},
+		{"POST", "/volumes/nowhere/salvages", `{"name": "rescued"}`, http.StatusNotFound},
+		{"POST", "/volumes/data/salvages", `{"name": "rescued", "node": "nowhere"}`, http.StatusNotFound},
+		{"POST", "/volumes/data/salvages", `{"name": "rescued"}`, http.StatusConflict},
 		{"POST", "/volumes/nowhere/resize", `{"size_bytes": 33554432}`, http.StatusNotFound},
 		{"POST", "/volumes/data/snapshots", `{"name": "before"}`, http.StatusConflict},
 		{"DELETE", "/volumes/nowhere", "", http.StatusNotFound},

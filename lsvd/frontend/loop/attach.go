@@ -45,6 +45,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"miren.dev/runtime/lsvd"
@@ -101,7 +102,8 @@ type Attachment struct {
 	loop   int
 	cancel context.CancelFunc
 	done   chan struct{}
-	err    error // of serving, once done
+	err    error       // of serving, once done
+	ending atomic.Bool // this process ends the serving
 
 	mu   sync.Mutex // one Detach or Resize at a time
 	gone bool
@@ -134,8 +136,10 @@ func Attach(ctx context.Context, disk lsvd.Disk, o Options) (*Attachment, error)
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	a := &Attachment{o: o, disk: disk, conn: conn, loop: -1, cancel: cancel, done: make(chan struct{})}
 	go func() {
-		a.err = conn.Serve(serving, disk)
-		close(a.done)
+		defer close(a.done)
+		if a.err = conn.Serve(serving, disk); a.err == nil && !a.ending.Load() {
+			a.err = errs.New(errs.Unavailable, "its connection to the kernel has ended, and not by this process")
+		}
 	}()
 	if resumed {
 		if a.loop, err = findLoop(conn.Name); err != nil {
@@ -272,7 +276,8 @@ func (a *Attachment) Path() string { return loopPath(a.loop) }
 // Release, or because another process has ended the connection.
 func (a *Attachment) Done() <-chan struct{} { return a.done }
 
-// Err is why serving failed, once Done is closed; nil if it came to its end.
+// Err is why the disk is not served any more, once Done is closed; nil after Detach,
+// Abandon and Release.
 func (a *Attachment) Err() error {
 	<-a.done
 	return a.err
@@ -282,6 +287,7 @@ func (a *Attachment) Err() error {
 // begun is brought to its end, everything else waits. Without a holder it fails.
 // The disk may be closed afterwards.
 func (a *Attachment) Release() {
+	a.ending.Store(true)
 	a.cancel()
 	<-a.done
 	a.conn.Close()
@@ -329,6 +335,7 @@ func (a *Attachment) end(ctx context.Context) error {
 	if err := a.o.drop(ctx); err != nil {
 		return err
 	}
+	a.ending.Store(true)
 	if err := a.conn.Unmount(); err != nil {
 		return err
 	}

@@ -282,6 +282,10 @@ func Decode(b []byte) (*Manifest, error) {
 	}
 	m := &Manifest{}
 	flags := r.U32()
+	if unknown := flags &^ (flagClean | flagSnapshot | flagEncrypted | flagUncounted); unknown != 0 {
+		return nil, errs.New(errs.FailedPrecondition, "manifest has flags %#x, of which this program does not know %#x", flags, unknown).
+			WithHint("use the program that wrote it")
+	}
 	m.Clean, m.Snapshot, m.Encrypted = flags&flagClean != 0, flags&flagSnapshot != 0, flags&flagEncrypted != 0
 	m.Uncounted = flags&flagUncounted != 0
 	copy(m.Volume[:], r.Bytes(16))

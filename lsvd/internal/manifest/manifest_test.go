@@ -3,12 +3,14 @@ package manifest
 import (
 	"encoding/binary"
 	"reflect"
+	"strings"
 	"testing"
 
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/keyring"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
+	"miren.dev/runtime/pkg/errs"
 )
 
 var (
@@ -44,6 +46,16 @@ func TestManifestRoundTripsAndDetectsFlips(t *testing.T) {
 			}
 			b[bit/8] ^= 1 << (bit % 8)
 		}
+	}
+}
+
+// TestFlagsOfLaterPrograms: a manifest with a flag that this program does not know is refused.
+func TestFlagsOfLaterPrograms(t *testing.T) {
+	b := sample().Encode("manifests/m")
+	b[12] |= 16
+	b = binary.LittleEndian.AppendUint32(b[:len(b)-4], wire.CRC(b[:len(b)-4]))
+	if _, err := Decode(b); !errs.Is(err, errs.FailedPrecondition) || !strings.Contains(err.Error(), "know 0x10") {
+		t.Errorf("a manifest with an unknown flag: %v", err)
 	}
 }
 

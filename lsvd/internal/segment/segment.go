@@ -76,6 +76,7 @@ const (
 	flagEncrypted = 1
 	flagFence     = 2
 	flagMore      = 4
+	knownFlags    = flagEncrypted | flagFence | flagMore
 	indexNonce    = 1<<32 - 1
 	codecNone     = 0
 	codecZstd     = 1
@@ -313,11 +314,13 @@ func Open(ref name.Ref, keys *keyring.Ring, size int64, tail []byte) (*Index, in
 	r.U32()
 	r.Bytes(32)
 	crc := r.U32()
-	switch {
-	case m != magic || wire.CRC(t[:136]) != crc:
+	if m != magic || wire.CRC(t[:136]) != crc {
 		return bad("trailer is damaged")
-	case version != Version:
-		return nil, 0, errs.New(errs.FailedPrecondition, "segment %s has version %d, this program knows %d", ref, version, Version)
+	}
+	if err := unreadable(ref, version, flags); err != nil {
+		return nil, 0, err
+	}
+	switch {
 	case x.Ref != ref:
 		return bad("is segment " + x.Ref.String())
 	case frames > 1<<40 || int64(frames)+int64(indexLen)+TrailerSize != size:
@@ -358,6 +361,19 @@ func Open(ref name.Ref, keys *keyring.Ring, size int64, tail []byte) (*Index, in
 		return bad(err.Error())
 	}
 	return x, 0, nil
+}
+
+// unreadable says why this program cannot know what a segment means, which another one
+// wrote; nil if it can.
+func unreadable(ref name.Ref, version uint32, flags uint8) error {
+	const hint = "use the program that wrote it"
+	switch {
+	case version != Version:
+		return errs.New(errs.FailedPrecondition, "segment %s has version %d, this program knows %d", ref, version, Version).WithHint(hint)
+	case flags&^knownFlags != 0:
+		return errs.New(errs.FailedPrecondition, "segment %s has flags %#x, of which this program does not know %#x", ref, flags, flags&^knownFlags).WithHint(hint)
+	}
+	return nil
 }
 
 func (x *Index) decode(b []byte, frames int64) error {
@@ -424,12 +440,11 @@ func Verify(ref name.Ref, keys *keyring.Ring, object []byte) (*Index, error) {
 // key. It reads neither the index nor the frames of an encrypted one.
 func Intact(ref name.Ref, object []byte) error {
 	_, _, err := Open(ref, nil, int64(len(object)), object)
-	encrypted := errs.Is(err, errs.FailedPrecondition)
-	if err != nil && !encrypted {
+	if err != nil && !errs.Is(err, errs.FailedPrecondition) {
 		return err
 	}
 	body, t := object[:len(object)-TrailerSize], object[len(object)-TrailerSize:]
-	if encrypted && binary.LittleEndian.Uint32(t[8:]) != Version {
+	if err := unreadable(ref, binary.LittleEndian.Uint32(t[8:]), t[13]); err != nil {
 		return err
 	}
 	if sum := checksum(body); string(sum[:]) != string(t[104:136]) {

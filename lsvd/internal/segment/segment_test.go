@@ -203,18 +203,29 @@ func TestPlainFramesAreNotCompressed(t *testing.T) {
 	}
 }
 
-// TestOtherVersionsAreRefused gives a segment the version before and the one after.
-func TestOtherVersionsAreRefused(t *testing.T) {
-	for _, v := range []uint32{Version - 1, Version + 1} {
-		object, _, _ := build(t, nil)
-		trailer := object[len(object)-TrailerSize:]
-		binary.LittleEndian.PutUint32(trailer[8:], v)
-		binary.LittleEndian.PutUint32(trailer[136:], wire.CRC(trailer[:136]))
-		if _, err := Verify(ref, nil, object); !errs.Is(err, errs.FailedPrecondition) {
-			t.Errorf("version %d: %v", v, err)
-		}
-		if err := Intact(ref, object); !errs.Is(err, errs.FailedPrecondition) {
-			t.Errorf("version %d: %v", v, err)
+// TestOtherFormatsAreRefused gives a segment and a fence the version before and the one
+// after, and flags that a later program may define.
+func TestOtherFormatsAreRefused(t *testing.T) {
+	change := map[string]func(trailer []byte){
+		"version 2": func(b []byte) { binary.LittleEndian.PutUint32(b[8:], Version-1) },
+		"version 4": func(b []byte) { binary.LittleEndian.PutUint32(b[8:], Version+1) },
+		"know 0x8":  func(b []byte) { b[13] |= 8 },
+		"know 0x80": func(b []byte) { b[13] |= 128 },
+	}
+	keys := ring(t)
+	for want, change := range change {
+		plain, _, _ := build(t, nil)
+		sealed, _, _ := build(t, keys)
+		for what, object := range map[string][]byte{"plain": plain, "encrypted": sealed, "fence": Fence(ref)} {
+			trailer := object[len(object)-TrailerSize:]
+			change(trailer)
+			binary.LittleEndian.PutUint32(trailer[136:], wire.CRC(trailer[:136]))
+			_, err := Verify(ref, keys, object)
+			for _, err := range []error{err, Intact(ref, object)} {
+				if !errs.Is(err, errs.FailedPrecondition) || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s segment, %s: %v", what, want, err)
+				}
+			}
 		}
 	}
 }

@@ -83,6 +83,7 @@ type disk struct {
 // front is a running frontend.
 type front struct {
 	Frontend
+	lost error // under mu of the disk: why nothing serves it any more
 	// release ends the frontend; a block device stays for the next daemon.
 	release func()
 	// detach removes the frontend; it refuses while its device is in use.
@@ -296,15 +297,29 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 	if err != nil {
 		return err
 	}
-	f := &front{Frontend: Frontend{KindBlock, a.Path()}, release: a.Release, resize: a.Resize,
+	watched := make(chan struct{})
+	f := &front{Frontend: Frontend{KindBlock, a.Path()}, release: func() { a.Release(); <-watched }, resize: a.Resize,
 		detach: func(ctx context.Context, force bool) error {
+			var err error
 			if force {
-				return a.Abandon(ctx)
+				err = a.Abandon(ctx)
+			} else {
+				ctx, cancel := context.WithTimeout(ctx, detachTimeout)
+				defer cancel()
+				err = a.Detach(ctx)
 			}
-			ctx, cancel := context.WithTimeout(ctx, detachTimeout)
-			defer cancel()
-			return a.Detach(ctx)
+			if dev, derr := x.device(); err != nil && !errs.Is(err, errs.FailedPrecondition) && derr == nil && dev.Err() != nil {
+				err = a.Abandon(ctx) // it has no users, and a disk that has failed is never flushed
+			}
+			if err == nil {
+				<-watched
+			}
+			return err
 		}}
+	go func() {
+		defer close(watched)
+		x.watchServing(d, f, a)
+	}()
 	if a.HandsOver() {
 		f.hold = func(ctx context.Context) error { return a.Hold(ctx, d.cfg.Holder) }
 	}
@@ -312,6 +327,20 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 	defer x.mu.Unlock()
 	x.fronts = append(x.fronts, f)
 	return nil
+}
+
+// watchServing tells that a block device is not served any more, which the daemon has not ended itself.
+func (x *disk) watchServing(d *Daemon, f *front, a *loop.Attachment) {
+	err := a.Err()
+	if err == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	f.lost = errs.New(errs.Unavailable, "the block device %s is no longer served, so its users get I/O errors: %w", f.Address, err).
+		WithHint("end its users, then `r lsvd detach %s` (or --force), and attach it again; no acknowledged write is lost", x.spec.label())
+	d.logger.Error("block device of a disk is no longer served: its users get I/O errors until the disk is detached and attached again",
+		"volume", x.spec.label(), "device", f.Address, "error", err)
 }
 
 // Hold gives all block devices to the holder again, for when that was restarted and so has none. Disks that are being
@@ -428,6 +457,9 @@ func (x *disk) info() Info {
 	i.Size, i.Recovery, i.Stats = x.dev.Size(), x.dev.Recovery, x.dev.Stats()
 	for _, f := range x.fronts {
 		i.Frontends = append(i.Frontends, f.Frontend)
+		if f.lost != nil && x.state == Open {
+			i.State, i.Err = Failed, f.lost
+		}
 	}
 	if err := x.dev.Err(); err != nil && x.state == Open {
 		i.State, i.Err = Failed, err

@@ -19,7 +19,8 @@ import (
 
 // TestTakeoverRefusesDamage: a machine that takes over a volume does not go back to before
 // damage of the chain, or open it without objects that the manifest names, unless it is
-// told to. A segment that was on its way when the other machine ended is no damage.
+// told to. A segment that was on its way when the other machine ended is no damage. While the
+// takeover is refused, the other machine, which was only unreachable, goes on with its disk.
 func TestTakeoverRefusesDamage(t *testing.T) {
 	const segments = 8
 	damage := func(path string) error { return os.Truncate(path, 100) }
@@ -89,9 +90,12 @@ func TestTakeoverRefusesDamage(t *testing.T) {
 			}
 			ended, end := context.WithCancel(ctx)
 			end()
-			_ = d.Device.Close(ended)
-
+			owner := d
 			second, err := host.Open(filepath.Join(dir, "second"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			claimed, err := catalog.Find(ctx, st, "x")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,12 +105,23 @@ func TestTakeoverRefusesDamage(t *testing.T) {
 				if err == nil {
 					d.Device.Close(ended)
 				}
+				if v, err := catalog.Find(ctx, st, "x"); err != nil || v.Epoch != claimed.Epoch {
+					t.Errorf("the refusal has claimed the volume: epoch %d after %d, %v", v.Epoch, claimed.Epoch, err)
+				}
+				if x.named {
+					if err := owner.Resize(ctx, 3<<20); err != nil {
+						t.Errorf("the owner writes the manifest after the refusal: %v", err)
+					}
+				}
+				owner.Device.Close(ended)
 				if !errs.Is(err, errs.Corrupt) || errs.Detail(err, "reason") != "damaged" ||
 					!strings.Contains(err.Error(), filepath.Base(objects[x.at])) || !strings.Contains(errs.HintOf(err), "--accept-loss") {
 					t.Fatalf("taken over: %v, reason %q, hint %q", err, errs.Detail(err, "reason"), errs.HintOf(err))
 				}
 				spec.AcceptLoss = true
 				d, err = second.Open(ctx, st, spec)
+			} else {
+				owner.Device.Close(ended)
 			}
 			if err != nil {
 				t.Fatal(err)

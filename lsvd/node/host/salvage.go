@@ -55,6 +55,16 @@ func (s *State) Salvage(ctx context.Context, st store.Store, spec SalvageSpec) (
 	return id, t, out, errors.Join(err, s.removeLeftover(context.WithoutCancel(ctx), st, v.ID, t))
 }
 
+// EndSalvage removes what a Salvage that was killed has left. NotFound: this machine has
+// no such log.
+func (s *State) EndSalvage(ctx context.Context, st store.Store, spec SalvageSpec) error {
+	_, _, lock, err := s.lockStranded(ctx, st, spec)
+	if err != nil {
+		return err
+	}
+	return lock.Close()
+}
+
 // fill makes the volume id of the stranded log.
 func (s *State) fill(ctx context.Context, st store.Store, spec Spec, v *catalog.Volume, t lsvd.Takeover, id lsvd.ID) (out lsvd.Salvaged, err error) {
 	err = lsvd.Clone(ctx, st, v.ID, t.String(), id, spec.Key)

@@ -91,7 +91,8 @@ func (e *strandedEnv) first(t *testing.T, volume string) byte {
 }
 
 // TestSalvageIsKilled kills a salvage at each operation of the store, before or after the
-// store does it. A volume with a name is whole, and the next salvage removes the rest.
+// store does it. A volume with a name is whole, and the next salvage, or the end of this one,
+// removes the rest.
 func TestSalvageIsKilled(t *testing.T) {
 	for at, ended := 1, false; !ended; at++ {
 		e, killed := newStrandedEnv(t), errs.New(errs.Internal, "killed")
@@ -106,8 +107,12 @@ func TestSalvageIsKilled(t *testing.T) {
 			return a
 		}}
 		ended = e.salvage(t.Context(), st, "", "killed") == nil
-		if err := e.salvage(t.Context(), e.st, "", "again"); err != nil {
-			t.Fatalf("killed at %d: %v", at, err)
+		next, what := func() error { return e.salvage(t.Context(), e.st, "", "again") }, "again"
+		if at/2%2 == 0 {
+			next, what = func() error { return e.mine.EndSalvage(t.Context(), e.st, host.SalvageSpec{Spec: e.spec()}) }, "end"
+		}
+		if err := next(); err != nil {
+			t.Fatalf("killed at %d, then %s: %v", at, what, err)
 		}
 		all, err := catalog.List(t.Context(), e.st)
 		if err != nil {

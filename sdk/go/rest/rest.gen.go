@@ -2409,6 +2409,20 @@ type RunningCommand struct {
 	StartedAt time.Time `json:"started_at"`
 }
 
+// SalvageVolumeInputBody defines model for SalvageVolumeInputBody.
+type SalvageVolumeInputBody struct {
+	// Name Name of the new volume.
+	//
+	// Examples: rescued
+	Name string `json:"name"`
+
+	// Node Name or id of the node that has the writes; absent: the one that the volume was last taken over from.
+	Node *string `json:"node,omitempty"`
+
+	// Takeover Takeover that left the writes out, as takeover-EPOCH-SEQUENCE; absent: the node has the log of one.
+	Takeover *string `json:"takeover,omitempty"`
+}
+
 // Session defines model for Session.
 type Session struct {
 	// Agent Name of the agent that it is for.
@@ -2882,6 +2896,12 @@ type Volume struct {
 	// Examples: data
 	Name string `json:"name"`
 
+	// SalvageDamaged That log was damaged, and the volume has the state before the damage; absent: it was not salvaged, or that is not known.
+	SalvageDamaged *bool `json:"salvage_damaged,omitempty"`
+
+	// SalvagedBytes Bytes of writes that it has from the log of which it was salvaged; absent: it was not, or the number is not known.
+	SalvagedBytes *int64 `json:"salvaged_bytes,omitempty"`
+
 	// Schedule Its scheduled snapshots; absent: none are taken.
 	Schedule *VolumeSchedule `json:"schedule,omitempty"`
 
@@ -2893,6 +2913,9 @@ type Volume struct {
 
 	// TakenOverAt Time at which it was last taken over from a node that was down; absent: never.
 	TakenOverAt *time.Time `json:"taken_over_at,omitempty"`
+
+	// TakenOverFrom Id of the node that it was last taken over from, whose log may have writes that the volume lacks.
+	TakenOverFrom *string `json:"taken_over_from,omitempty"`
 
 	// UsedBytes Bytes that its files took when that was last read.
 	UsedBytes *int64 `json:"used_bytes,omitempty"`
@@ -2937,6 +2960,12 @@ type VolumeDetails struct {
 	// Examples: data
 	Name string `json:"name"`
 
+	// SalvageDamaged That log was damaged, and the volume has the state before the damage; absent: it was not salvaged, or that is not known.
+	SalvageDamaged *bool `json:"salvage_damaged,omitempty"`
+
+	// SalvagedBytes Bytes of writes that it has from the log of which it was salvaged; absent: it was not, or the number is not known.
+	SalvagedBytes *int64 `json:"salvaged_bytes,omitempty"`
+
 	// Schedule Its scheduled snapshots; absent: none are taken.
 	Schedule *VolumeSchedule `json:"schedule,omitempty"`
 
@@ -2948,6 +2977,9 @@ type VolumeDetails struct {
 
 	// TakenOverAt Time at which it was last taken over from a node that was down; absent: never.
 	TakenOverAt *time.Time `json:"taken_over_at,omitempty"`
+
+	// TakenOverFrom Id of the node that it was last taken over from, whose log may have writes that the volume lacks.
+	TakenOverFrom *string `json:"taken_over_from,omitempty"`
 
 	// UsedBytes Bytes that its files took when that was last read.
 	UsedBytes *int64 `json:"used_bytes,omitempty"`
@@ -3689,6 +3721,9 @@ type CloneVolumeJSONRequestBody = CloneVolumeInputBody
 
 // ResizeVolumeJSONRequestBody defines body for ResizeVolume for application/json ContentType.
 type ResizeVolumeJSONRequestBody = ResizeVolumeInputBody
+
+// SalvageVolumeJSONRequestBody defines body for SalvageVolume for application/json ContentType.
+type SalvageVolumeJSONRequestBody = SalvageVolumeInputBody
 
 // ScheduleVolumeJSONRequestBody defines body for ScheduleVolume for application/json ContentType.
 type ScheduleVolumeJSONRequestBody = VolumeSchedule
@@ -4496,6 +4531,20 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
 	ResizeVolume(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SalvageVolumeWithBody Make a volume of the writes that a takeover of another has left on a node
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /volumes/{name}/salvages (the `SalvageVolume` operationId).
+	SalvageVolumeWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SalvageVolume Make a volume of the writes that a takeover of another has left on a node
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /volumes/{name}/salvages (the `SalvageVolume` operationId).
+	SalvageVolume(ctx context.Context, name string, body SalvageVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteVolumeSchedule Take no more snapshots of a volume; those that exist stay
 	//
@@ -6561,6 +6610,40 @@ func (c *Client) ResizeVolumeWithBody(ctx context.Context, name string, contentT
 // Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
 func (c *Client) ResizeVolume(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewResizeVolumeRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SalvageVolumeWithBody Make a volume of the writes that a takeover of another has left on a node
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /volumes/{name}/salvages (the `SalvageVolume` operationId).
+func (c *Client) SalvageVolumeWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSalvageVolumeRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SalvageVolume Make a volume of the writes that a takeover of another has left on a node
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /volumes/{name}/salvages (the `SalvageVolume` operationId).
+func (c *Client) SalvageVolume(ctx context.Context, name string, body SalvageVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSalvageVolumeRequest(c.Server, name, body)
 	if err != nil {
 		return nil, err
 	}
@@ -12378,6 +12461,53 @@ func NewResizeVolumeRequestWithBody(server string, name string, contentType stri
 	return req, nil
 }
 
+// NewSalvageVolumeRequest calls the generic SalvageVolume builder with application/json body
+func NewSalvageVolumeRequest(server string, name string, body SalvageVolumeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSalvageVolumeRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewSalvageVolumeRequestWithBody constructs an http.Request for the SalvageVolume method, with any body, and a specified content type
+func NewSalvageVolumeRequestWithBody(server string, name string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s/salvages", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewDeleteVolumeScheduleRequest constructs an http.Request for the DeleteVolumeSchedule method
 func NewDeleteVolumeScheduleRequest(server string, name string) (*http.Request, error) {
 	var err error
@@ -13901,6 +14031,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
 	ResizeVolumeWithResponse(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*ResizeVolumeResponse, error)
+
+	// SalvageVolumeWithBodyWithResponse Make a volume of the writes that a takeover of another has left on a node
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes/{name}/salvages (the `SalvageVolume` operationId).
+	SalvageVolumeWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SalvageVolumeResponse, error)
+
+	// SalvageVolumeWithResponse Make a volume of the writes that a takeover of another has left on a node
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes/{name}/salvages (the `SalvageVolume` operationId).
+	SalvageVolumeWithResponse(ctx context.Context, name string, body SalvageVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*SalvageVolumeResponse, error)
 
 	// DeleteVolumeScheduleWithResponse Take no more snapshots of a volume; those that exist stay
 	//
@@ -19473,6 +19617,68 @@ func (r ResizeVolumeResponse) ContentType() string {
 	return ""
 }
 
+// SalvageVolumeResponse201Headers the declared response headers of an HTTP 201 response for SalvageVolume
+type SalvageVolumeResponse201Headers struct {
+	Location *string
+}
+
+type SalvageVolumeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Volume
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *SalvageVolumeResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r SalvageVolumeResponse) GetJSON201() *Volume {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r SalvageVolumeResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SalvageVolumeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SalvageVolumeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SalvageVolumeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SalvageVolumeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SalvageVolumeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type DeleteVolumeScheduleResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -21846,6 +22052,32 @@ func (c *ClientWithResponses) ResizeVolumeWithResponse(ctx context.Context, name
 		return nil, err
 	}
 	return ParseResizeVolumeResponse(rsp)
+}
+
+// SalvageVolumeWithBodyWithResponse Make a volume of the writes that a takeover of another has left on a node
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes/{name}/salvages (the `SalvageVolume` operationId).
+func (c *ClientWithResponses) SalvageVolumeWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SalvageVolumeResponse, error) {
+	rsp, err := c.SalvageVolumeWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSalvageVolumeResponse(rsp)
+}
+
+// SalvageVolumeWithResponse Make a volume of the writes that a takeover of another has left on a node
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes/{name}/salvages (the `SalvageVolume` operationId).
+func (c *ClientWithResponses) SalvageVolumeWithResponse(ctx context.Context, name string, body SalvageVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*SalvageVolumeResponse, error) {
+	rsp, err := c.SalvageVolume(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSalvageVolumeResponse(rsp)
 }
 
 // DeleteVolumeScheduleWithResponse Take no more snapshots of a volume; those that exist stay
@@ -26426,6 +26658,62 @@ func ParseResizeVolumeResponse(rsp *http.Response) (*ResizeVolumeResponse, error
 	case rsp.StatusCode == 400:
 		// Content-type (text/plain) unsupported
 
+	}
+
+	return response, nil
+}
+
+// ParseSalvageVolumeResponse parses an HTTP response from a SalvageVolumeWithResponse call
+func ParseSalvageVolumeResponse(rsp *http.Response) (*SalvageVolumeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SalvageVolumeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Volume
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers SalvageVolumeResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers201 = &headers
 	}
 
 	return response, nil

@@ -1336,6 +1336,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/volumes/{name}/salvages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make a volume of the writes that a takeover of another has left on a node */
+        post: operations["salvage-volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/volumes/{name}/schedule": {
         parameters: {
             query?: never;
@@ -3451,6 +3468,17 @@ export interface components {
              */
             started_at: string;
         };
+        SalvageVolumeInputBody: {
+            /**
+             * @description Name of the new volume.
+             * @example rescued
+             */
+            name: string;
+            /** @description Name or id of the node that has the writes; absent: the one that the volume was last taken over from. */
+            node?: string;
+            /** @description Takeover that left the writes out, as takeover-EPOCH-SEQUENCE; absent: the node has the log of one. */
+            takeover?: string;
+        };
         Session: {
             /** @description Name of the agent that it is for. */
             agent?: string;
@@ -3936,6 +3964,13 @@ export interface components {
              * @example data
              */
             name: string;
+            /** @description That log was damaged, and the volume has the state before the damage; absent: it was not salvaged, or that is not known. */
+            salvage_damaged?: boolean;
+            /**
+             * Format: int64
+             * @description Bytes of writes that it has from the log of which it was salvaged; absent: it was not, or the number is not known.
+             */
+            salvaged_bytes?: number;
             /** @description Its scheduled snapshots; absent: none are taken. */
             schedule?: components["schemas"]["VolumeSchedule"];
             /**
@@ -3953,6 +3988,8 @@ export interface components {
              * @description Time at which it was last taken over from a node that was down; absent: never.
              */
             taken_over_at?: string;
+            /** @description Id of the node that it was last taken over from, whose log may have writes that the volume lacks. */
+            taken_over_from?: string;
             /**
              * Format: int64
              * @description Bytes that its files took when that was last read.
@@ -3999,6 +4036,13 @@ export interface components {
              * @example data
              */
             name: string;
+            /** @description That log was damaged, and the volume has the state before the damage; absent: it was not salvaged, or that is not known. */
+            salvage_damaged?: boolean;
+            /**
+             * Format: int64
+             * @description Bytes of writes that it has from the log of which it was salvaged; absent: it was not, or the number is not known.
+             */
+            salvaged_bytes?: number;
             /** @description Its scheduled snapshots; absent: none are taken. */
             schedule?: components["schemas"]["VolumeSchedule"];
             /**
@@ -4016,6 +4060,8 @@ export interface components {
              * @description Time at which it was last taken over from a node that was down; absent: never.
              */
             taken_over_at?: string;
+            /** @description Id of the node that it was last taken over from, whose log may have writes that the volume lacks. */
+            taken_over_from?: string;
             /**
              * Format: int64
              * @description Bytes that its files took when that was last read.
@@ -4290,6 +4336,7 @@ export type ReplayInputBody = components['schemas']['ReplayInputBody'];
 export type ResizeVolumeInputBody = components['schemas']['ResizeVolumeInputBody'];
 export type RollbackInputBody = components['schemas']['RollbackInputBody'];
 export type RunningCommand = components['schemas']['RunningCommand'];
+export type SalvageVolumeInputBody = components['schemas']['SalvageVolumeInputBody'];
 export type Session = components['schemas']['Session'];
 export type SessionPage = components['schemas']['SessionPage'];
 export type SessionStatus = components['schemas']['SessionStatus'];
@@ -8796,6 +8843,53 @@ export interface operations {
             /** @description OK */
             200: {
                 headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Volume"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "salvage-volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SalvageVolumeInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    Location?: string;
                     [name: string]: unknown;
                 };
                 content: {

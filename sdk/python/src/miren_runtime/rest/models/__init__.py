@@ -147,6 +147,7 @@ from .replay_input_body import ReplayInputBody
 from .resize_volume_input_body import ResizeVolumeInputBody
 from .rollback_input_body import RollbackInputBody
 from .running_command import RunningCommand
+from .salvage_volume_input_body import SalvageVolumeInputBody
 from .search_app_logs_level import SearchAppLogsLevel
 from .session import Session
 from .session_labels import SessionLabels
@@ -349,6 +350,7 @@ __all__ = (
     "ResizeVolumeInputBody",
     "RollbackInputBody",
     "RunningCommand",
+    "SalvageVolumeInputBody",
     "SearchAppLogsLevel",
     "Session",
     "SessionLabels",

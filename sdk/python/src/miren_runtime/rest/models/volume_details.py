@@ -47,9 +47,17 @@ class VolumeDetails:
     lost_bytes. """
     message: str | Unset = UNSET
     """ Reason why it is not ready. """
+    salvage_damaged: bool | Unset = UNSET
+    """ That log was damaged, and the volume has the state before the damage; absent: it was not salvaged, or that
+    is not known. """
+    salvaged_bytes: int | Unset = UNSET
+    """ Bytes of writes that it has from the log of which it was salvaged; absent: it was not, or the number is not
+    known. """
     schedule: VolumeSchedule | Unset = UNSET
     taken_over_at: datetime.datetime | Unset = UNSET
     """ Time at which it was last taken over from a node that was down; absent: never. """
+    taken_over_from: str | Unset = UNSET
+    """ Id of the node that it was last taken over from, whose log may have writes that the volume lacks. """
     used_bytes: int | Unset = UNSET
     """ Bytes that its files took when that was last read. """
 
@@ -81,6 +89,10 @@ class VolumeDetails:
 
         message = self.message
 
+        salvage_damaged = self.salvage_damaged
+
+        salvaged_bytes = self.salvaged_bytes
+
         schedule: dict[str, Any] | Unset = UNSET
         if not isinstance(self.schedule, Unset):
             schedule = self.schedule.to_dict()
@@ -88,6 +100,8 @@ class VolumeDetails:
         taken_over_at: str | Unset = UNSET
         if not isinstance(self.taken_over_at, Unset):
             taken_over_at = self.taken_over_at.isoformat()
+
+        taken_over_from = self.taken_over_from
 
         used_bytes = self.used_bytes
 
@@ -112,10 +126,16 @@ class VolumeDetails:
             field_dict["lost_reported_at"] = lost_reported_at
         if message is not UNSET:
             field_dict["message"] = message
+        if salvage_damaged is not UNSET:
+            field_dict["salvage_damaged"] = salvage_damaged
+        if salvaged_bytes is not UNSET:
+            field_dict["salvaged_bytes"] = salvaged_bytes
         if schedule is not UNSET:
             field_dict["schedule"] = schedule
         if taken_over_at is not UNSET:
             field_dict["taken_over_at"] = taken_over_at
+        if taken_over_from is not UNSET:
+            field_dict["taken_over_from"] = taken_over_from
         if used_bytes is not UNSET:
             field_dict["used_bytes"] = used_bytes
 
@@ -159,6 +179,10 @@ class VolumeDetails:
 
         message = d.pop("message", UNSET)
 
+        salvage_damaged = d.pop("salvage_damaged", UNSET)
+
+        salvaged_bytes = d.pop("salvaged_bytes", UNSET)
+
         _schedule = d.pop("schedule", UNSET)
         schedule: VolumeSchedule | Unset
         if isinstance(_schedule, Unset):
@@ -172,6 +196,8 @@ class VolumeDetails:
             taken_over_at = UNSET
         else:
             taken_over_at = datetime.datetime.fromisoformat(_taken_over_at)
+
+        taken_over_from = d.pop("taken_over_from", UNSET)
 
         used_bytes = d.pop("used_bytes", UNSET)
 
@@ -187,8 +213,11 @@ class VolumeDetails:
             lost_most_bytes=lost_most_bytes,
             lost_reported_at=lost_reported_at,
             message=message,
+            salvage_damaged=salvage_damaged,
+            salvaged_bytes=salvaged_bytes,
             schedule=schedule,
             taken_over_at=taken_over_at,
+            taken_over_from=taken_over_from,
             used_bytes=used_bytes,
         )
 
