@@ -200,6 +200,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		}).Controller(),
 		(&ctldisk.Schedule{Store: c.store, Logger: log("disk-schedule")}).Controller(),
 		(&node.Liveness{Store: c.store, Logger: log("node")}).Controller(),
+		(&runner.Connections{Store: c.store, Hub: c.runners, Node: nodeID}).Controller(),
 		(&retention.Reconciler{
 			Store: c.store, Logger: log("retention"), Config: retention.Config{
 				Versions: int(keep.Versions), Deployments: int(keep.Deployments), Builds: int(keep.Builds), EndedPools: keep.Ended,
