@@ -18,9 +18,12 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/rest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestAppsOverREST: an app with the version that serves, what it has of it, its
@@ -242,6 +245,59 @@ func TestEntitiesAreThoseOfTheProject(t *testing.T) {
 			}
 			break
 		}
+	}
+}
+
+// changes follows the changes of kinds with a key from a position on, and returns the names of changed entities.
+func (e *restEnv) changes(kinds, key, position string) <-chan string {
+	e.t.Helper()
+	req, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, e.url+rest.Prefix+"/entities/stream?"+kinds, nil)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	req.Header.Set("X-API-Key", key)
+	req.Header.Set("Last-Event-ID", position)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { resp.Body.Close() })
+	names := make(chan string, 10)
+	go func() {
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			var c struct{ Entity struct{ Name string } }
+			if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(text), &c) == nil && c.Entity.Name != "" {
+				names <- c.Entity.Name
+			}
+		}
+	}()
+	return names
+}
+
+// TestChangesOfNodes: a key with roles in all projects follows entities of no project too, and of the others those of its
+// project alone.
+func TestChangesOfNodes(t *testing.T) {
+	e := newRestEnv(t)
+	own, foreign := e.newTenant(projects.Default), e.newTenant("foreign")
+	key := e.key(keys.AllProjects, "viewer")
+	position := e.must(http.MethodGet, "/entities?kind=node", key, "", http.StatusOK)["position"].(string)
+	names := e.changes("kind=sandbox&kind=node", key, position)
+	nodes := e.changes("kind=node", key, position)
+	n := core.NewNode()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "another", "amd64", 1000, 1<<30
+	theirs, ours := sandbox.NewSandbox(), sandbox.NewSandbox()
+	theirs.Project, theirs.Name, theirs.Spec.Template.Image = foreign.projectID, "theirs", "img"
+	ours.Project, ours.Name, ours.Spec.Template.Image = own.projectID, "own", "img"
+	for _, o := range []schema.Object{theirs, n, ours} {
+		if err := entity.Create(t.Context(), e.c.store, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first, second := wait.Receive(t, "a change", names), wait.Receive(t, "the next", names); first != "another" || second != "own" {
+		t.Errorf("changes of %q and %q", first, second)
+	}
+	if name := wait.Receive(t, "a change of a node", nodes); name != "another" {
+		t.Errorf("a change of %q", name)
 	}
 }
 
