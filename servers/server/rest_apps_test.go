@@ -301,6 +301,42 @@ func TestChangesOfNodes(t *testing.T) {
 	}
 }
 
+// TestProjectOfARequest: a request of a key with roles in all projects is about the project that it names, in lists and by
+// name. A key of one project names no other.
+func TestProjectOfARequest(t *testing.T) {
+	e := newRestEnv(t)
+	own, foreign := e.newTenant("own"), e.newTenant("foreign")
+	e.newTenant(projects.Default)
+	all, bound := e.key(keys.AllProjects, "admin"), e.key("own", "viewer")
+	in := func(path, key, project string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.url+rest.Prefix+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-API-Key", key)
+		req.Header.Set("X-Project", project)
+		resp, text := e.send(req)
+		return resp.StatusCode, text
+	}
+	for _, key := range []string{all, bound} {
+		for _, path := range []string{"/containers", "/entities?kind=sandbox"} {
+			if code, text := in(path, key, "own"); code != http.StatusOK || !strings.Contains(text, string(own.sandbox.ID)) || strings.Contains(text, string(foreign.sandbox.ID)) {
+				t.Errorf("%s of own: %d %s", path, code, text)
+			}
+		}
+	}
+	for path, want := range map[string]int{"/apps/" + own.app.Name: http.StatusOK, "/apps/" + foreign.app.Name: http.StatusNotFound, "/nodes": http.StatusForbidden, "/entities/sandbox/" + string(foreign.sandbox.ID): http.StatusForbidden} {
+		if code, text := in(path, all, "own"); code != want {
+			t.Errorf("%s in own: %d %s, want %d", path, code, text, want)
+		}
+	}
+	for project, want := range map[string]int{"foreign": http.StatusForbidden, "no@name": http.StatusBadRequest} {
+		if code, text := in("/containers", bound, project); code != want {
+			t.Errorf("a key of own in %s: %d %s", project, code, text)
+		}
+	}
+}
+
 // TestTerminalNeedsItsProject: it is refused before the connection becomes a
 // WebSocket, without a key, to a viewer, to another project, and to a page of
 // another origin.
