@@ -50,8 +50,8 @@ func TestDashboard(t *testing.T) {
 	sinks.have(t, "shop", "web", "serving")
 	browse(t, "basics.mjs", url, "KEY="+admin, "LOGGED=serving")
 	// The rules changed while the server ran.
-	browse(t, "oidc.mjs", url, "ISSUER="+provider.URL)
 	env := s.command(t.Context(), "").Env
+	browse(t, "oidc.mjs", url, append(env, "ISSUER="+provider.URL, "R="+filepath.Join(bin, "r"))...)
 	browse(t, "pages.mjs", url, append(env, "KEY="+admin, "VIEWER_KEY="+viewer, "EMPTY_KEY="+empty, "R="+filepath.Join(bin, "r"), "APP="+dir)...)
 }
 

@@ -493,6 +493,9 @@ type NodeSpec struct {
 	Runner bool `cbor:"6,keyasint" json:"runner"`
 	// It was deleted: its sandboxes end, and then it goes. (default false)
 	Removed bool `cbor:"7,keyasint" json:"removed"`
+	// Of a runner: the node of the server to which it is connected; absent: none. The record
+	// of a server that was killed stays until it is back.
+	Server id.Node `cbor:"9,keyasint,omitempty" json:"server,omitempty"`
 	// Of a runner: ids of the apps whose services may run here (r runner allow); absent:
 	// none.
 	Apps []string `cbor:"8,keyasint,omitempty" json:"apps,omitempty"`
@@ -528,6 +531,9 @@ func (x *NodeSpec) ValidateFields(v *schema.Validator) {
 	v.Required("arch", x.Arch != "")
 	schema.CheckMin(v, "cpu_millis", x.CPUMillis, 1)
 	schema.CheckMin(v, "memory_bytes", x.MemoryBytes, 1)
+	if x.Server != "" {
+		v.Ref("server", string(x.Server))
+	}
 }
 
 // NodeStatus: what is known of a node.
@@ -591,6 +597,7 @@ const (
 	NodeAttrMemoryBytes   = "spec.memory_bytes"
 	NodeAttrRunner        = "spec.runner"
 	NodeAttrRemoved       = "spec.removed"
+	NodeAttrServer        = "spec.server"
 	NodeAttrApps          = "spec.apps"
 	NodeAttrPhase         = "status.phase"
 	NodeAttrLease         = "status.lease"
@@ -637,6 +644,9 @@ func (o *Node) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b,
 
 // Extract adds what the store indexes or enforces of o.
 func (o *Node) Extract(e *schema.Extracted) {
+	if o.Spec.Server != "" {
+		e.AddRef("spec.server", "node", schema.ID(o.Spec.Server), schema.Clear)
+	}
 }
 
 // NodeKind describes the kind node.
@@ -662,6 +672,7 @@ var NodeKind = &schema.Kind{
 		{Path: "spec.memory_bytes", Number: 5, Type: "int", Doc: "Memory that sandboxes may reserve in total.", Required: true},
 		{Path: "spec.runner", Number: 6, Type: "bool", Doc: "It dials out to the server and is called through that connection (r runner). Sandboxes with disks, and of apps that it was not told to run, are not placed here.", Default: "false"},
 		{Path: "spec.removed", Number: 7, Type: "bool", Doc: "It was deleted: its sandboxes end, and then it goes.", Default: "false"},
+		{Path: "spec.server", Number: 9, Type: "ref node", Doc: "Of a runner: the node of the server to which it is connected; absent: none. The record of a server that was killed stays until it is back."},
 		{Path: "spec.apps", Number: 8, Type: "list of string", Doc: "Of a runner: ids of the apps whose services may run here (r runner allow); absent: none."},
 		{Path: "status.phase", Number: 1, Type: "enum node_phase", Doc: "Whether it is alive.", Default: "unknown", Choices: []string{"unknown", "ready", "down"}},
 		{Path: "status.lease", Number: 2, Type: "string", Doc: "The store lease that its liveness hangs on."},

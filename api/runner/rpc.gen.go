@@ -761,6 +761,9 @@ type Gateway interface {
 	// direction, on which the runner serves runner.Node and sandbox.Files. Permission: write,
 	// in all projects.
 	Connect(ctx context.Context, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
+	// Finish: Copies the rest of the output of a deleted sandbox of the runner to the log of
+	// its app. Then the runner may delete it. Permission: write, in all projects.
+	Finish(ctx context.Context, req *SandboxRequest) error
 	// Image: Sends an image of a sandbox of the runner, as an OCI archive. Permission: write,
 	// in all projects.
 	Image(ctx context.Context, req *ImageRequest, s rpc.ServerStream[rpc.None, rpc.Bytes]) error
@@ -785,6 +788,9 @@ type GatewayClient interface {
 	// direction, on which the runner serves runner.Node and sandbox.Files. Permission: write,
 	// in all projects.
 	Connect(ctx context.Context) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
+	// Finish: Copies the rest of the output of a deleted sandbox of the runner to the log of
+	// its app. Then the runner may delete it. Permission: write, in all projects.
+	Finish(ctx context.Context, req *SandboxRequest) error
 	// Image: Sends an image of a sandbox of the runner, as an OCI archive. Permission: write,
 	// in all projects.
 	Image(ctx context.Context, req *ImageRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error)
@@ -833,6 +839,10 @@ func (c clientGateway) Connect(ctx context.Context) (rpc.ClientStream[rpc.Bytes,
 		return nil, err
 	}
 	return rpc.NewClientStream[rpc.Bytes, rpc.Bytes](s), nil
+}
+
+func (c clientGateway) Finish(ctx context.Context, req *SandboxRequest) error {
+	return c.conn.Call(ctx, &methodGatewayFinish.MethodInfo, req, &rpc.None{})
 }
 
 func (c clientGateway) Image(ctx context.Context, req *ImageRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error) {
@@ -912,6 +922,19 @@ var methodGatewayConnect = &rpc.Method{
 	},
 }
 
+var methodGatewayFinish = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "runner.Gateway", Name: "Finish", Full: "runner.Gateway/Finish", Permission: "write", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SandboxRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Gateway).Finish(ctx, req)
+	},
+}
+
 var methodGatewayImage = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "runner.Gateway", Name: "Image", Full: "runner.Gateway/Image", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
@@ -932,6 +955,7 @@ var GatewayService = &rpc.Service{Name: "runner.Gateway", Methods: []*rpc.Method
 	methodGatewayRenew,
 	methodGatewayKey,
 	methodGatewayConnect,
+	methodGatewayFinish,
 	methodGatewayImage,
 }}
 

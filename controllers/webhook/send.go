@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/retryafter"
 	"miren.dev/runtime/pkg/version"
 )
 
@@ -91,23 +92,12 @@ func (s *Sender) send(ctx context.Context, w *webhook.Webhook, d *webhook.Webhoo
 	a := answer{status: &code, accepted: code >= 200 && code < 300, gone: code == http.StatusGone}
 	if !a.accepted {
 		a.message = "the receiver answered " + a.outcome()
-		a.after = retryAfter(resp.Header.Get("Retry-After"), now)
+		a.after = retryafter.Parse(resp.Header.Get("Retry-After"), now, webhook.MaxRetryAfter)
 	}
 	if code >= 300 && code < 400 {
 		a.message += ": redirects are not followed"
 	}
 	return a
-}
-
-// retryAfter returns the wait that the header Retry-After asks for, within bounds.
-func retryAfter(text string, now time.Time) time.Duration {
-	var d time.Duration
-	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
-		d = time.Duration(n) * time.Second
-	} else if t, err := http.ParseTime(text); err == nil {
-		d = t.Sub(now)
-	}
-	return min(max(d, 0), webhook.MaxRetryAfter)
 }
 
 // backoff returns the wait after a number of attempts.

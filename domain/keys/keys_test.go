@@ -180,6 +180,25 @@ func TestChangedRolesVoidTheOldIdentity(t *testing.T) {
 	}
 }
 
+// TestRolesInOneOfAllProjects: an identity may have the roles of a key as far as they hold in one project, and no others.
+func TestRolesInOneOfAllProjects(t *testing.T) {
+	e := newEnv(t)
+	_, secret := e.create(t, Request{Project: AllProjects, Name: "all", Roles: []string{"viewer", "deployer"}})
+	i, err := e.Authenticate(t.Context(), secret)
+	if err != nil || !slices.Equal(i.Roles, []string{"viewer", "deployer"}) {
+		t.Fatal(i, err)
+	}
+	for roles, want := range map[string]errs.Class{
+		"viewer deployer": "", "viewer@shop deployer@shop": "", "viewer@shop": errs.Unauthenticated, "admin@shop deployer@shop": errs.Unauthenticated,
+		"viewer@shop deployer@other": errs.Unauthenticated, "viewer deployer@shop": errs.Unauthenticated, "": errs.Unauthenticated,
+	} {
+		i.Roles = strings.Fields(roles)
+		if err := e.Check(i); errs.ClassOf(err) != want {
+			t.Errorf("%q: %v", roles, err)
+		}
+	}
+}
+
 // TestKeysAreOfOneProject: a name is taken once in each, and no role of another is given.
 func TestKeysAreOfOneProject(t *testing.T) {
 	e := newEnv(t)

@@ -175,11 +175,20 @@ func (t *table) check(i rpc.Identity) error {
 	if err != nil {
 		return err
 	}
-	if !ok || now.Name != i.Name || !slices.Equal(now.Roles, i.Roles) {
+	if !ok || now.Name != i.Name || !slices.Equal(now.Roles, i.Roles) && !inProject(now.Roles, i.Roles) {
 		return errs.New(errs.Unauthenticated, "the API key %s was deleted or changed", i.Name).
 			WithHint("an administrator makes another with `r key create`")
 	}
 	return expired(now, time.Now())
+}
+
+// inProject reports whether an identity has the roles of a key as far as they hold in one project: its caller asked for that.
+func inProject(all, roles []string) bool {
+	if len(roles) == 0 {
+		return false
+	}
+	_, project, bound := rpc.SplitRole(roles[0])
+	return bound && slices.Equal(rpc.InProject(all, project), roles)
 }
 
 // takeUses returns when keys were last used since the last call.

@@ -104,7 +104,8 @@ func (s *Service) ofAgent(sb *sandbox.Sandbox) *sandbox.Sandbox {
 }
 
 // claim takes a warm sandbox for the request that sb describes. It returns nil
-// if none can serve it.
+// if none can serve it. It leaves those of nodes that this server does not reach:
+// no call would give them to their owner.
 func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Template) (got *sandbox.Sandbox, err error) {
 	pool := s.poolOf(ctx, sb.Project, t)
 	if pool == nil {
@@ -131,7 +132,7 @@ func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Tem
 		limit = volumesTries
 	}
 	for _, warm := range informer.Of[sandbox.Sandbox](s.Informers).ByIndex(indexWarm, string(pool.ID)) {
-		if onlyNode != "" && warm.Spec.Node != onlyNode || unfit[warm.Spec.Node] || !serves(warm, sb) || !s.claims.begin(warm.ID) {
+		if onlyNode != "" && warm.Spec.Node != onlyNode || unfit[warm.Spec.Node] || !serves(warm, sb) || s.reach(warm.Spec.Node) != nil || !s.claims.begin(warm.ID) {
 			continue
 		}
 		claimed, err := s.take(ctx, warm, sb)

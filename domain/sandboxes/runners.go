@@ -28,10 +28,23 @@ func NotOnRunners(sb *sandbox.Sandbox) string {
 	return ""
 }
 
+// OnOtherServer is the detail of an error that says which server reaches a node: the id of that server's node. This server
+// does not reach it.
+const OnOtherServer = "other_server"
+
+// reach fails if calls for the sandboxes of a node do not arrive there: Unavailable, with the detail OnOtherServer if another
+// server reaches the node.
+func (s *Service) reach(node id.Node) error {
+	if n, ok := s.Node.(interface{ Reach(id.Node) error }); ok {
+		return n.Reach(node)
+	}
+	return nil
+}
+
 // DialService connects to a port of a service of an app whose sandbox is on a runner. It
 // waits for no runner: the ingress tries another sandbox. FailedPrecondition for any other sandbox
 // or port, and if no process listens or the sandbox does not run. Unavailable if the runner is not
-// connected to this server.
+// connected to this server, with the detail OnOtherServer if it is connected to another.
 func (s *Service) DialService(ctx context.Context, sid id.Sandbox, port int) (Conn, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid)
 	if err != nil {
@@ -44,8 +57,8 @@ func (s *Service) DialService(ctx context.Context, sid id.Sandbox, port int) (Co
 	case sb.Status.Phase != sandbox.SandboxPhaseRunning:
 		return nil, errs.New(errs.FailedPrecondition, "sandbox %s is %s", sid, sb.Status.Phase)
 	}
-	if n, ok := s.Node.(interface{ Connected(id.Node) bool }); ok && !n.Connected(sb.Spec.Node) {
-		return nil, errs.New(errs.Unavailable, "runner %s is not connected to this server", sb.Spec.Node)
+	if err := s.reach(sb.Spec.Node); err != nil {
+		return nil, err
 	}
 	return s.Node.Dial(ctx, sid, port)
 }

@@ -3,6 +3,7 @@ package logsink
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"net/url"
 
 	"miren.dev/runtime/pkg/errs"
@@ -28,6 +29,12 @@ type row struct {
 	Stream    string `json:"stream"`
 	Level     string `json:"level"`
 	Message   string `json:"message"`
+}
+
+// againClickHouse reports whether rows are sent again after an answer with a status: unless ClickHouse cannot read them.
+// A table that is missing may appear.
+func againClickHouse(status int) bool {
+	return status != http.StatusBadRequest && status != http.StatusRequestEntityTooLarge && status != http.StatusUnprocessableEntity
 }
 
 func (s *clickhouseSink) Close() { s.client.Close() }

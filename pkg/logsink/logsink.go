@@ -57,7 +57,11 @@ func New(raw, instance string) (Sink, error) {
 		}
 		return &syslogSink{network: p.Transport, address: p.Address, tls: cfg, host: instance}, nil
 	}
-	client, err := httpsink.New(p)
+	again := httpsink.AgainOTLP
+	if p.Kind == "clickhouse" {
+		again = againClickHouse
+	}
+	client, err := httpsink.New(p, again)
 	if err != nil {
 		return nil, err
 	}

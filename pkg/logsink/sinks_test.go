@@ -3,6 +3,7 @@ package logsink
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,7 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +26,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/logline"
 	"miren.dev/runtime/pkg/logstore"
+	"miren.dev/runtime/pkg/sink"
 	"miren.dev/runtime/pkg/sink/target"
 	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/tlstest"
@@ -89,6 +93,39 @@ func TestOTLP(t *testing.T) {
 	answer.PartialSuccess = &collector.ExportLogsPartialSuccess{RejectedLogRecords: 2, ErrorMessage: "too old"}
 	if err := s.Send(t.Context(), twoLines()); err == nil || !strings.Contains(err.Error(), "refused 2 lines: too old") {
 		t.Error(err)
+	}
+}
+
+// TestStatuses: what is sent again after an answer, and when. OTLP names the statuses.
+func TestStatuses(t *testing.T) {
+	var status atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(int(status.Load()))
+	}))
+	defer srv.Close()
+	for kind, again := range map[string][]int{
+		"otlp":       {429, 502, 503, 504},
+		"clickhouse": {401, 403, 404, 408, 429, 500, 501, 502, 503, 504},
+	} {
+		s, err := New(kind+"+"+srv.URL+map[string]string{"clickhouse": "/logs/lines"}[kind], "inst")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for _, code := range []int{400, 401, 403, 404, 408, 413, 422, 429, 500, 501, 502, 503, 504} {
+			status.Store(int32(code))
+			want := errs.InvalidArgument
+			if slices.Contains(again, code) {
+				want = errs.Unavailable
+			}
+			var later *sink.Later
+			if err := s.Send(t.Context(), twoLines()); !errs.Is(err, want) {
+				t.Errorf("%s, %d: %s (%v), want %s", kind, code, errs.ClassOf(err), err, want)
+			} else if errors.As(err, &later) != (want == errs.Unavailable) || later != nil && later.After != 7*time.Second {
+				t.Errorf("%s, %d: later %v", kind, code, later)
+			}
+		}
 	}
 }
 

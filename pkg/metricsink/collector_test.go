@@ -17,8 +17,8 @@ import (
 type point struct {
 	of, attributes map[string]string // of its resource, and of itself
 	name, unit     string
-	kind           string // counter, gauge, or what else
-	at             time.Time
+	kind           string    // counter, gauge, or what else
+	start, at      time.Time // start: the zero time if there is none
 	value          float64
 }
 
@@ -36,8 +36,12 @@ func points(t *testing.T, c *otelcoltest.Collector) (out []point) {
 						kind = "counter"
 					}
 					for _, p := range list {
+						var start time.Time
+						if p.StartTimeUnixNano != 0 {
+							start = time.Unix(0, int64(p.StartTimeUnixNano))
+						}
 						out = append(out, point{
-							attributesOf(r.Resource.GetAttributes()), attributesOf(p.Attributes), m.Name, m.Unit, kind, time.Unix(0, int64(p.TimeUnixNano)), p.GetAsDouble(),
+							attributesOf(r.Resource.GetAttributes()), attributesOf(p.Attributes), m.Name, m.Unit, kind, start, time.Unix(0, int64(p.TimeUnixNano)), p.GetAsDouble(),
 						})
 					}
 				}
@@ -78,25 +82,26 @@ func TestCollector(t *testing.T) {
 		return labels
 	}
 	ofService := map[string]string{"service.namespace": "shop", "service.name": "shop-web", "runtime.project": "default", "runtime.installation": "inst"}
+	start, none := at.Add(-time.Hour), time.Time{}
 	samples := []Sample{
-		{"runtime_sandbox_cpu_seconds_total", sandbox, at, 7.25},
-		{"runtime_sandbox_memory_bytes", sandbox, at, 5 << 40},
-		{"runtime_sandbox_processes", sandbox, at, 0},
-		{"runtime_node_disk_bytes", map[string]string{"node": "node-1", "installation": "inst"}, at, 1e15},
-		{"runtime_ingress_requests_total", service("code", "2xx"), at, 3},
-		{"runtime_ingress_requests_total", service("code", "5xx"), at, 1},
-		{"runtime_ingress_request_seconds_bucket", service("le", "+Inf"), at, 4},
-		{"runtime_ingress_requests_in_flight", service(), at, 2},
+		{"runtime_sandbox_cpu_seconds_total", sandbox, start, at, 7.25},
+		{"runtime_sandbox_memory_bytes", sandbox, none, at, 5 << 40},
+		{"runtime_sandbox_processes", sandbox, none, at, 0},
+		{"runtime_node_disk_bytes", map[string]string{"node": "node-1", "installation": "inst"}, none, at, 1e15},
+		{"runtime_ingress_requests_total", service("code", "2xx"), start, at, 3},
+		{"runtime_ingress_requests_total", service("code", "5xx"), start, at, 1},
+		{"runtime_ingress_request_seconds_bucket", service("le", "+Inf"), start, at, 4},
+		{"runtime_ingress_requests_in_flight", service(), none, at, 2},
 	}
 	want := []point{
-		{ofSandbox, nil, samples[0].Name, "s", "counter", at, 7.25},
-		{ofSandbox, nil, samples[1].Name, "By", "gauge", at, 5 << 40},
-		{ofSandbox, nil, samples[2].Name, "1", "gauge", at, 0},
-		{map[string]string{"runtime.node": "node-1", "runtime.installation": "inst"}, nil, samples[3].Name, "By", "gauge", at, 1e15},
-		{ofService, map[string]string{"code": "2xx"}, samples[4].Name, "1", "counter", at, 3},
-		{ofService, map[string]string{"code": "5xx"}, samples[5].Name, "1", "counter", at, 1},
-		{ofService, map[string]string{"le": "+Inf"}, samples[6].Name, "1", "counter", at, 4},
-		{ofService, nil, samples[7].Name, "1", "gauge", at, 2},
+		{ofSandbox, nil, samples[0].Name, "s", "counter", start, at, 7.25},
+		{ofSandbox, nil, samples[1].Name, "By", "gauge", none, at, 5 << 40},
+		{ofSandbox, nil, samples[2].Name, "1", "gauge", none, at, 0},
+		{map[string]string{"runtime.node": "node-1", "runtime.installation": "inst"}, nil, samples[3].Name, "By", "gauge", none, at, 1e15},
+		{ofService, map[string]string{"code": "2xx"}, samples[4].Name, "1", "counter", start, at, 3},
+		{ofService, map[string]string{"code": "5xx"}, samples[5].Name, "1", "counter", start, at, 1},
+		{ofService, map[string]string{"le": "+Inf"}, samples[6].Name, "1", "counter", start, at, 4},
+		{ofService, nil, samples[7].Name, "1", "gauge", none, at, 2},
 	}
 	if err := s.Send(t.Context(), samples); err != nil {
 		t.Fatal(err)

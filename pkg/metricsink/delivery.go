@@ -57,7 +57,9 @@ type Delivery struct {
 // state is the content of the file.
 type state struct {
 	Stats
-	At time.Time `json:"at"` // samples up to this time were sent
+	At       time.Time                `json:"at"`   // samples up to this time were sent
+	Read     time.Time                `json:"read"` // the time of the samples that Counters knows
+	Counters map[string]*counterState `json:"counters,omitempty"`
 }
 
 // NewDelivery reads how far an earlier one came. A sink without a record begins with the
@@ -149,12 +151,14 @@ func (d *Delivery) sentAny() bool {
 // send sends the samples of one time.
 func (d *Delivery) send(ctx context.Context, m metricstore.Moment, names map[string][2]string) (did Stats, err error) {
 	samples := make([]Sample, len(m.Samples))
+	var starts []time.Time
+	d.Do(func(st *state) { starts = st.starts(m) })
 	for i, x := range m.Samples {
 		labels, err := d.labels(ctx, x.Labels, names)
 		if err != nil {
 			return did, err
 		}
-		samples[i] = Sample{Name: prefix + x.Name, Labels: labels, At: m.At, Value: x.Value}
+		samples[i] = Sample{Name: prefix + x.Name, Labels: labels, Start: starts[i], At: m.At, Value: x.Value}
 	}
 	for len(samples) > 0 {
 		n := min(batchSamples, len(samples))

@@ -154,6 +154,98 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
+// kept is a sink that keeps the samples.
+type kept struct{ samples []Sample }
+
+func (k *kept) Send(_ context.Context, samples []Sample) error {
+	k.samples = append(k.samples, samples...)
+	return nil
+}
+
+func (*kept) Close() {}
+
+// TestStartsOfCounters: a counter has the time since which it counts, also after a restart of the server.
+func TestStartsOfCounters(t *testing.T) {
+	f := newFixture(t, "otlp")
+	f.start = f.start.Add(-2 * time.Hour)
+	type counters map[string]float64 // by sandbox
+	type starts map[string]int       // the rounds
+	process := func() (*Delivery, *kept) {
+		k := &kept{}
+		d := f.delivery()
+		d.c.Sink = k
+		return d, k
+	}
+	for _, tc := range []struct {
+		round int
+		have  counters
+		want  starts
+	}{
+		{0, counters{"a": 10}, nil},            // before the sink
+		{1, counters{"a": 12}, starts{"a": 1}}, // it is not known
+		{2, counters{"a": 12}, starts{"a": 1}},
+		{3, counters{"a": 3}, starts{"a": 2}},                 // it began again at 0
+		{4, counters{"a": 5, "b": 1}, starts{"a": 2, "b": 3}}, // a new one began since the last time
+		{5, counters{"b": 2}, starts{"b": 3}},
+		{30, counters{"a": 6, "b": 4, "c": 9}, starts{"a": 2, "b": 3, "c": 30}}, // since when in the minutes without samples is not known
+		{31, counters{"a": 7, "b": 4, "c": 9}, starts{"a": 2, "b": 3, "c": 30}},
+		{300, counters{"a": 8}, starts{"a": 2}},
+		{301, counters{"a": 8, "b": 6}, starts{"a": 2, "b": 300}}, // one that was away for an hour is a new one
+	} {
+		if tc.round == 1 {
+			process() // its record
+		}
+		var list []metricstore.Sample
+		for sb, v := range tc.have {
+			list = append(list, metricstore.Sample{Name: "sandbox_cpu_seconds_total", Labels: map[string]string{"app": "app-1", "sandbox": sb}, Value: v},
+				metricstore.Sample{Name: "sandbox_memory_bytes", Labels: map[string]string{"app": "app-1", "sandbox": sb}, Value: v})
+		}
+		if err := f.store.Append(t.Context(), f.at(tc.round), list); err != nil {
+			t.Fatal(err)
+		}
+		if tc.want == nil {
+			continue
+		}
+		d, _ := process() // that is killed before its record
+		moments, err := f.store.Samples(t.Context(), f.at(tc.round-1), f.at(tc.round))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.send(t.Context(), moments[len(moments)-1], map[string][2]string{}); err != nil {
+			t.Fatal(err)
+		}
+		d, k := process()
+		did, err := d.send(t.Context(), moments[len(moments)-1], map[string][2]string{})
+		if err == nil {
+			_, err = d.send(t.Context(), moments[len(moments)-1], map[string][2]string{}) // a part was not answered
+		}
+		if err == nil {
+			err = d.advance(f.at(tc.round), did)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range k.samples {
+			want := time.Time{}
+			if n, ok := tc.want[s.Labels["sandbox"]]; ok && s.counts() {
+				want = f.at(n)
+			}
+			if !s.Start.Equal(want) {
+				t.Errorf("round %d: %s of %s counts since %s, want %s", tc.round, s.Name, s.Labels["sandbox"], s.Start, want)
+			}
+		}
+		if len(k.samples) != 4*len(tc.want) {
+			t.Errorf("round %d: %d samples", tc.round, len(k.samples))
+		}
+	}
+	d, _ := process()
+	d.Do(func(st *state) {
+		if len(st.Counters) != 2 {
+			t.Errorf("the record has %d counters", len(st.Counters))
+		}
+	})
+}
+
 // TestKilledDelivery: a process that is killed after a request and before its record
 // sends the samples of that time again, and the receiver has each once.
 func TestKilledDelivery(t *testing.T) {

@@ -25,14 +25,17 @@ type Sample struct {
 	// Labels: project, app, service, sandbox, node, those of the metric (code, le), and
 	// installation.
 	Labels map[string]string
+	Start  time.Time // since when a counter counts; the time At: that is not known; zero: the sample is of no counter
 	At     time.Time
 	Value  float64
 }
 
 // counts reports whether the sample is of a counter: one that only grows, or begins
 // again at 0.
-func (s *Sample) counts() bool {
-	return strings.HasSuffix(s.Name, "_total") || strings.HasSuffix(s.Name, "_bucket")
+func (s *Sample) counts() bool { return counts(s.Name) }
+
+func counts(name string) bool {
+	return strings.HasSuffix(name, "_total") || strings.HasSuffix(name, "_bucket")
 }
 
 // Sink sends samples. One goroutine at a time uses it.
@@ -52,7 +55,11 @@ func New(raw string) (Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := httpsink.New(p)
+	again := httpsink.AgainOTLP
+	if p.Kind == "prometheus" {
+		again = againRemoteWrite
+	}
+	client, err := httpsink.New(p, again)
 	if err != nil {
 		return nil, err
 	}

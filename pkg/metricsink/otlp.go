@@ -78,6 +78,7 @@ func request(samples []Sample) *collector.ExportMetricsServiceRequest {
 			TimeUnixNano: uint64(max(0, x.At.UnixNano())), Attributes: point, Value: &metrics.NumberDataPoint_AsDouble{AsDouble: x.Value},
 		}
 		if sum := m.GetSum(); sum != nil {
+			p.StartTimeUnixNano = uint64(max(0, x.Start.UnixNano()))
 			sum.DataPoints = append(sum.DataPoints, p)
 		} else {
 			m.GetGauge().DataPoints = append(m.GetGauge().DataPoints, p)

@@ -3,6 +3,7 @@ package metricsink
 import (
 	"context"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/klauspost/compress/snappy"
@@ -17,6 +18,11 @@ import (
 type remoteWrite struct {
 	*httpsink.Client
 	url string
+}
+
+// againRemoteWrite reports whether the protocol allows to send samples again after an answer with a status.
+func againRemoteWrite(status int) bool {
+	return status == http.StatusTooManyRequests || status >= 500
 }
 
 func (s *remoteWrite) Send(ctx context.Context, samples []Sample) error {

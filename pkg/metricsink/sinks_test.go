@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -100,9 +101,9 @@ func TestReceivedByPrometheus(t *testing.T) {
 			}
 			defer s.Close()
 			samples := []Sample{
-				{"runtime_sandbox_memory_bytes", labels, at, 5 << 20},
-				{"runtime_sandbox_cpu_seconds_total", labels, at, 7.5},
-				{"runtime_ingress_requests_total", map[string]string{"project": "default", "app": "shop", "service": "web", "code": "2xx", "installation": "inst"}, at, 3},
+				{Name: "runtime_sandbox_memory_bytes", Labels: labels, At: at, Value: 5 << 20},
+				{Name: "runtime_sandbox_cpu_seconds_total", Labels: labels, At: at, Value: 7.5, Start: at.Add(-time.Minute)},
+				{Name: "runtime_ingress_requests_total", Labels: map[string]string{"project": "default", "app": "shop", "service": "web", "code": "2xx", "installation": "inst"}, At: at, Value: 3, Start: at},
 			}
 			for range 2 { // what is sent again is the same
 				if err := s.Send(t.Context(), samples); err != nil {
@@ -131,6 +132,31 @@ func TestReceivedByPrometheus(t *testing.T) {
 				t.Errorf("unavailable: %v", err)
 			}
 		})
+	}
+}
+
+// TestStatuses: what is sent again after an answer. OTLP names the statuses, and remote write has all of 5xx and 429.
+func TestStatuses(t *testing.T) {
+	r := newReceiver(t)
+	for kind, again := range map[string][]int32{
+		"otlp":       {429, 502, 503, 504},
+		"prometheus": {429, 500, 501, 502, 503, 504},
+	} {
+		s, err := New(kind + "+" + r.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for _, code := range []int32{400, 401, 403, 404, 408, 413, 422, 429, 500, 501, 502, 503, 504} {
+			r.fails.Store(code)
+			want := errs.InvalidArgument
+			if slices.Contains(again, code) {
+				want = errs.Unavailable
+			}
+			if err := s.Send(t.Context(), []Sample{{Name: "runtime_node_processes", At: time.Now(), Value: 1}}); !errs.Is(err, want) {
+				t.Errorf("%s, %d: %s (%v), want %s", kind, code, errs.ClassOf(err), err, want)
+			}
+		}
 	}
 }
 

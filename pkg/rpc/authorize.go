@@ -81,6 +81,17 @@ func (r Roles) Names() []string {
 // SplitRole returns the name of a role, and the project that it is bound to.
 func SplitRole(role string) (name, project string, bound bool) { return strings.Cut(role, "@") }
 
+// InProject returns the roles that hold in a project, bound to it.
+func InProject(roles []string, project string) []string {
+	var in []string
+	for _, r := range roles {
+		if name, of, bound := SplitRole(r); !bound || of == project {
+			in = append(in, name+"@"+project)
+		}
+	}
+	return in
+}
+
 // Authorize implements Authorizer.
 func (r Roles) Authorize(_ context.Context, id Identity, m MethodInfo) (Grant, error) {
 	if !id.known() {

@@ -25,8 +25,12 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// lastRetry is the longest wait after an error.
-const lastRetry = time.Minute
+const (
+	// lastRetry is the longest wait after an error that says nothing of a time.
+	lastRetry = time.Minute
+	// MaxRetryAfter is the longest wait that another system can ask for.
+	MaxRetryAfter = time.Hour
+)
 
 // Refused is the error of a request of which the other system refused a part for good.
 type Refused struct {
@@ -38,6 +42,17 @@ type Refused struct {
 func (r *Refused) Error() string {
 	return fmt.Sprintf("the server refused %d %s: %s", r.N, r.What, r.Message)
 }
+
+// Later is the error of a request that the other system wants after a time again, and not sooner.
+type Later struct {
+	Err   error
+	After time.Duration
+}
+
+func (l *Later) Error() string { return l.Err.Error() }
+
+// Unwrap returns the error without the time.
+func (l *Later) Unwrap() error { return l.Err }
 
 // Outcome returns how many of n that were sent with an error, or nil, the other system
 // took, and how many it refused for good. ok is false if they must be sent again.
@@ -124,7 +139,7 @@ func (p *Progress[S]) Waits() string {
 }
 
 // Run calls round until ctx ends: at once while there is more, after Poll when there is
-// not, and after an error later and later, from Retry to a minute.
+// not, and after an error later and later, from Retry to a minute, or as late as a *Later says.
 func (p *Progress[S]) Run(ctx context.Context, round func(context.Context) (more bool, err error)) {
 	retry := p.o.Retry
 	for {
@@ -138,6 +153,9 @@ func (p *Progress[S]) Run(ctx context.Context, round func(context.Context) (more
 		case err != nil:
 			wait = retry + rand.N(retry/2+1)
 			retry = min(2*retry, lastRetry)
+			if later := (*Later)(nil); errors.As(err, &later) {
+				wait = max(wait, min(later.After, MaxRetryAfter))
+			}
 		case more:
 			retry = p.o.Retry
 			continue

@@ -3,10 +3,12 @@ package sink
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
@@ -75,6 +77,35 @@ func TestRun(t *testing.T) {
 		if len(waits) != len(want) || waits[i] != w {
 			t.Fatalf("rounds %q, want %q", waits, want)
 		}
+	}
+}
+
+// TestRetryAfter: a round that the other system wants later waits as long as it says, within bounds, and no shorter
+// than without that.
+func TestRetryAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := Open(options(t), func() count { return count{} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var waits []time.Duration
+		last := time.Now()
+		answers := []time.Duration{90 * time.Second, 48 * time.Hour, 0}
+		p.Run(ctx, func(context.Context) (bool, error) {
+			waits, last = append(waits, time.Since(last)), time.Now()
+			if len(waits) > len(answers) {
+				cancel()
+				return false, nil
+			}
+			return false, fmt.Errorf("round: %w", &Later{errs.New(errs.Unavailable, "busy"), answers[len(waits)-1]})
+		})
+		if waits[1] != 90*time.Second || waits[2] != MaxRetryAfter || waits[3] <= 0 || waits[3] > time.Second {
+			t.Errorf("waits %s", waits[1:])
+		}
+	})
+	if err := error(&Later{errs.New(errs.Unavailable, "busy"), 1}); !errs.Is(err, errs.Unavailable) || err.Error() != "busy" {
+		t.Errorf("%v", err)
 	}
 }
 

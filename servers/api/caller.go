@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -65,6 +66,33 @@ func (s *Server) Authenticate(ctx context.Context, key string) (*Caller, error) 
 	}
 	return s.As(id)
 }
+
+// ProjectHeader names the project of a request whose key has roles in all projects.
+const ProjectHeader = "X-Project"
+
+// AuthenticateRequest returns the caller of a request, who must be released. With ProjectHeader it is as one with a key of
+// that project: lists have its entities alone, and names are those of the project. PermissionDenied if the key has no role
+// there.
+func (s *Server) AuthenticateRequest(r *http.Request) (*Caller, error) {
+	c, err := s.Authenticate(r.Context(), Key(r))
+	project := r.Header.Get(ProjectHeader)
+	if err != nil || project == "" {
+		return c, err
+	}
+	defer c.Release()
+	if !projectName.MatchString(project) {
+		return nil, errs.New(errs.InvalidArgument, "the header %s is no name of a project", ProjectHeader)
+	}
+	id := c.Identity
+	id.Roles = rpc.InProject(id.Roles, project)
+	if len(id.Roles) == 0 {
+		return nil, errs.New(errs.PermissionDenied, "the key has no role in project %s, which the header %s names", project, ProjectHeader).
+			WithHint("leave the header out: a request then concerns the project of its key")
+	}
+	return s.As(id)
+}
+
+var projectName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // As returns the caller with an identity that another part has authenticated. Release
 // must be called on it.

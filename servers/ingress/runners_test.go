@@ -17,7 +17,9 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -120,6 +122,66 @@ func TestRunnersWithoutServer(t *testing.T) {
 	if code, body := get(t, client(t), in.url, testHost); code != http.StatusServiceUnavailable || !strings.Contains(body, "run on other machines") {
 		t.Errorf("%d %s", code, body)
 	}
+}
+
+// TestRunnersOfAnotherServer: a sandbox on a runner that is connected to another server is refused at once, by all
+// protocols. Requests for one on a runner that is connected nowhere wait.
+func TestRunnersOfAnotherServer(t *testing.T) {
+	through := upstream(t, says("runner"))
+	var failure atomic.Pointer[error]
+	fail := func(err error) { failure.Store(&err) }
+	dial := func(context.Context, schema.ID, int) (net.Conn, error) {
+		if err := *failure.Load(); err != nil {
+			return nil, err
+		}
+		return net.Dial("tcp", through.Listener.Addr().String())
+	}
+	elsewhere := errs.Wrap(errs.New(errs.Unavailable, "it is connected to another").With(sandboxes.OnOtherServer, "node-1"), "through the server")
+	fail(elsewhere)
+	for name, change := range map[string]func(*State){
+		"HTTP/1.1": func(*State) {},
+		"h2c":      func(s *State) { s.Sandboxes[0].H2C = true },
+		"two":      func(s *State) { s.Sandboxes = append(s.Sandboxes, s.Sandboxes[0]); s.Sandboxes[1].ID += "-second" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := start(t, Config{DialService: dial, HoldTimeout: 2 * wait.Limit})
+			st := toRunner(oneApp(foreign(t)))
+			change(st)
+			in.install(st)
+			for range 2 {
+				if code, body := get(t, client(t), in.url, testHost); code != http.StatusServiceUnavailable || !strings.Contains(body, "run on other machines") {
+					t.Errorf("%d %s", code, body)
+				}
+			}
+		})
+	}
+	t.Run("TCP", func(t *testing.T) {
+		cfg, addr := tcpConfig(t, lineEcho(t, false), TCPRoute{})
+		st, err := loadState(cfg.TableFile)
+		if err == nil {
+			err = saveState(cfg.TableFile, toRunner(st))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.DialService, cfg.HoldTimeout = dial, 2*wait.Limit
+		start(t, cfg)
+		if _, say := dialTCP(t, addr); say("") != io.EOF.Error() {
+			t.Error("a connection for a runner of another server is not ended")
+		}
+	})
+	t.Run("connected nowhere", func(t *testing.T) {
+		fail(errs.New(errs.Unavailable, "the runner is not connected"))
+		in := start(t, Config{DialService: dial, HoldTimeout: 2 * wait.Limit})
+		in.install(toRunner(oneApp(foreign(t))))
+		answer := make(chan string, 1)
+		go func() { _, body := get(t, client(t), in.url, testHost); answer <- body }()
+		wait.For(t, "the request waits", func() bool { return in.status().Held == 1 })
+		fail(nil)
+		if body := wait.Receive(t, "the answer", answer); body != "runner" {
+			t.Error(body)
+		}
+	})
 }
 
 // toRunner moves the sandboxes of oneApp to a runner.

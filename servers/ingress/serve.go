@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/pkg/errs"
 )
 
 // redial is how long a request waits, after it could reach none of the
@@ -83,9 +86,10 @@ func (x *exchange) fail(p *page) {
 func (x *exchange) route(app **appState) *page {
 	in, host, path := x.in, normalHost(x.r.Host), cleanPath(x.r.URL.Path)
 	var (
-		hold  holdState
-		tried []*backend
-		stale int
+		hold      holdState
+		tried     []*backend
+		elsewhere int // of tried: those that another server reaches
+		stale     int
 	)
 	defer hold.end()
 	for {
@@ -114,13 +118,13 @@ func (x *exchange) route(app **appState) *page {
 			if tg.version == "" && !tg.deploying {
 				return notDeployed(tg.app.name)
 			}
-			if tg.remote() { // no wait changes it: whatever is in front may ask another node
+			if tg.remote() || elsewhere > 0 && elsewhere == len(tried) { // no wait changes it: whatever is in front may ask another node
 				return onOtherNode(tg.app.name, tg.service)
 			}
 			// No sandbox is left to try. Begin again after a moment: a sandbox
 			// may have started, and the table may be behind.
 			retry := len(tried) > 0
-			tried = tried[:0]
+			tried, elsewhere = tried[:0], 0
 			switch err := hold.wait(x.r.Context(), in, tg.app, ld, t.changed, retry); {
 			case errors.Is(err, errHoldFull):
 				return tooManyWait(tg.app.name)
@@ -158,9 +162,15 @@ func (x *exchange) route(app **appState) *page {
 			stale++
 		} else {
 			tried = append(tried, b)
+			if onOtherServer(err) {
+				elsewhere++
+			}
 		}
 	}
 }
+
+// onOtherServer reports whether an error says that another server reaches the runner of a sandbox.
+func onOtherServer(err error) bool { return errs.Detail(err, sandboxes.OnOtherServer) != "" }
 
 // judge decides what follows a failed attempt: another attempt, or a page.
 func (x *exchange) judge(tg *target, err error) (again bool, _ *page) {

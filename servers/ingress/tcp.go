@@ -199,10 +199,11 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 	in.tunnels.add(c, c) // so that the drain can end it also while it waits
 	defer func() { in.tunnels.remove(c) }()
 	var (
-		hold  holdState
-		tried []*backend
-		hello *helloConn
-		name  string
+		hold      holdState
+		tried     []*backend
+		elsewhere int // of tried: those that another server reaches
+		hello     *helloConn
+		name      string
 	)
 	replace := func(by net.Conn) {
 		in.tunnels.add(by, by)
@@ -246,8 +247,11 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 		b, ld := r.target.pick(tried)
 		if b == nil {
 			retry := len(tried) > 0
-			tried = tried[:0]
-			if r.target.version == "" && !r.target.deploying || r.target.remote() || hold.wait(ctx, in, r.target.app, ld, t.changed, retry) != nil {
+			if r.target.remote() || elsewhere > 0 && elsewhere == len(tried) {
+				return // no wait changes it
+			}
+			tried, elsewhere = tried[:0], 0
+			if r.target.version == "" && !r.target.deploying || hold.wait(ctx, in, r.target.app, ld, t.changed, retry) != nil {
 				return
 			}
 			continue
@@ -263,6 +267,9 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 			b.markDown()
 			r.target.app.dial.Inc()
 			tried = append(tried, b)
+			if onOtherServer(err) {
+				elsewhere++
+			}
 			continue
 		}
 		b.markUp()

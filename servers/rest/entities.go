@@ -66,7 +66,7 @@ func listKinds(context.Context, *struct{}) (*body[KindList], error) {
 	out := KindList{Kinds: []EntityKind{}}
 	for _, k := range kinds.Kinds() {
 		scope := "project"
-		if k.Scope == schema.ScopeCluster && k.Name != core.KindProject {
+		if ofNoProject(k) {
 			scope = "cluster"
 		}
 		out.Kinds = append(out.Kinds, EntityKind{k.Name, k.Plural, scope, k.Doc})
@@ -172,6 +172,7 @@ func streamEntities(ctx context.Context, in *streamEntitiesInput) (*huma.StreamR
 	c := callerFrom(ctx)
 	store := remote.New(c.Client)
 	var names []string
+	cluster := false // a kind belongs to no project
 	for _, n := range in.Kind {
 		k, err := kinds.Kind(n)
 		if err != nil {
@@ -182,12 +183,17 @@ func streamEntities(ctx context.Context, in *streamEntitiesInput) (*huma.StreamR
 			return nil, err
 		}
 		names = append(names, k.Name)
+		cluster = cluster || ofNoProject(k)
 	}
 	project, err := projectID(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w, err := store.Watch(ctx, entity.WatchQuery{Kinds: names, Project: project, From: from, Bookmarks: heartbeat})
+	q := entity.WatchQuery{Kinds: names, Project: project, From: from, Bookmarks: heartbeat}
+	if cluster {
+		q.Project = "" // such entities are not in it; shown leaves out those of other projects
+	}
+	w, err := store.Watch(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -202,12 +208,25 @@ func streamEntities(ctx context.Context, in *streamEntitiesInput) (*huma.StreamR
 				return err
 			}
 			for i := range batch {
+				if cluster && !shown(&batch[i].Record, project) {
+					continue
+				}
 				if err := emitChange(&batch[i], emit); err != nil {
 					return err
 				}
 			}
 		}
 	})}, nil
+}
+
+// ofNoProject reports whether the entities of a kind belong to no project. A project is itself one.
+func ofNoProject(k *schema.Kind) bool {
+	return k.Scope == schema.ScopeCluster && k.Name != core.KindProject
+}
+
+// shown reports whether the record of a change, or of a bookmark, belongs to a project or to none.
+func shown(r *schema.Record, project schema.ID) bool {
+	return r.Project == "" && r.Kind != core.KindProject || r.Project == project
 }
 
 func emitChange(e *entity.Event, emit func(event)) error {

@@ -100,7 +100,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 func authenticate(s *api.Server) func(huma.Context, func(huma.Context)) {
 	return func(c huma.Context, next func(huma.Context)) {
 		r, _ := humago.Unwrap(c)
-		caller, err := s.Authenticate(r.Context(), api.Key(r))
+		caller, err := s.AuthenticateRequest(r)
 		if err != nil {
 			writeProblem(c, problemOf(err))
 			return

@@ -49,7 +49,7 @@ func mountTerminals(s *api.Server, mux *http.ServeMux) {
 
 // serveTerminal returns an error if the connection did not become a WebSocket.
 func serveTerminal(s *api.Server, w http.ResponseWriter, r *http.Request) error {
-	caller, err := s.Authenticate(r.Context(), api.Key(r))
+	caller, err := s.AuthenticateRequest(r)
 	if err != nil {
 		return err
 	}

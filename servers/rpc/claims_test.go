@@ -122,6 +122,42 @@ func TestClaimIsColdWhereAWarmSandboxCannotServe(t *testing.T) {
 	}
 }
 
+// TestClaimTakesWhatTheServerReaches: warm sandboxes on a node of another server, or on a runner that is not connected, are
+// left as they are. With no other one the claim is cold.
+func TestClaimTakesWhatTheServerReaches(t *testing.T) {
+	e := newEnv(t)
+	_, warm := e.pool(1)
+	var elsewhere []*sandbox.Sandbox
+	for name, isRunner := range map[string]bool{"another": false, "edge": true} {
+		n := core.NewNode()
+		n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes, n.Spec.Runner = name, "amd64", 1000_000, 1<<40, isRunner
+		e.create(n)
+		for range claimTries {
+			sb := sandbox.NewSandbox()
+			sb.Spec.WarmPool, sb.Spec.TemplateVersion, sb.Spec.Template = warm[0].Spec.WarmPool, warm[0].Spec.TemplateVersion, warm[0].Spec.Template
+			sb.Spec.Node, sb.Status.Phase, sb.Status.Ready = n.GetID(), sandbox.SandboxPhaseRunning, true
+			e.create(sb)
+			elsewhere = append(elsewhere, sb)
+		}
+	}
+	_, err := e.service.Informers.WaitRevision(e.ctx(), elsewhere[len(elsewhere)-1].Revision)
+	e.must(err)
+	if sb := e.claim(sandbox.RunRequest{}); sb.ID != warm[0].ID {
+		t.Errorf("%s of node %s was claimed, want %s", sb.ID, sb.Spec.Node, warm[0].ID)
+	}
+	if sb := e.claim(sandbox.RunRequest{Name: "mine"}); sb.Spec.Origin != sandbox.SandboxOriginCold {
+		t.Errorf("%+v", sb.Spec)
+	}
+	for _, sb := range elsewhere {
+		if got, err := entity.Get[sandbox.Sandbox](e.ctx(), e.store.Store, sb.ID); err != nil || got.Revision != sb.Revision {
+			t.Errorf("a warm sandbox of node %s was changed: %+v, %v", sb.Spec.Node, got, err)
+		}
+	}
+}
+
+// claimTries is how many warm sandboxes a claim tries.
+const claimTries = 8
+
 // A server that is killed between the transaction and the call to the node
 // leaves a claim, which the node's controller completes.
 func TestControllerCompletesAClaim(t *testing.T) {

@@ -114,6 +114,7 @@ type env struct {
 	node      id.Node
 	service   *sandboxes.Service
 	disks     *nodeDisks
+	hub       *runner.Hub  // nil: the machine is a runner
 	objects   storesim.Mem // with copies of snapshots
 
 	apps      app.AppsClient
@@ -180,7 +181,7 @@ func newEnv(t *testing.T) *env {
 	tpl := templates.New(held, informers, image, log)
 	e.must(tpl.Ship(t.Context()))
 	e.service = sandboxes.New(&sandboxes.Service{
-		Store: held, Policies: policy, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: e.nodeCalls(log), Sealer: sealer,
+		Store: held, Policies: policy, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: e.nodeCalls(log, informers), Sealer: sealer,
 		Image: image, Logger: log, Kept: e.kept,
 	})
 	rpcserver.Register(srv, rpcserver.Deps{
@@ -225,12 +226,14 @@ func newEnv(t *testing.T) *env {
 // throughRunner is the test that runs other ones with a machine that is a runner.
 const throughRunner = "TestThroughARunner"
 
-// nodeCalls returns the operations on the simulated machine: direct ones, or those of a runner.
-func (e *env) nodeCalls(log *slog.Logger) sandboxes.Node {
+// nodeCalls returns the operations on the simulated machine, that of the server, or on one that is a runner.
+func (e *env) nodeCalls(log *slog.Logger, informers *informer.Set) sandboxes.Node {
 	e.Helper()
 	local := controller.LocalNode{Driver: e.machine.Driver(), FileDriver: hostFiles(e.files), Store: e.store.Store, Disks: e.disks}
 	if !strings.HasPrefix(e.Name(), throughRunner+"/") {
-		return local
+		e.hub = runner.NewHub(log)
+		e.hub.SetNode(e.node)
+		return runner.NewNodes(local, e.hub, informers)
 	}
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	e.must(err)

@@ -6,7 +6,7 @@ import "testing"
 // the calls go to it, and come back, by RPC. newEnv knows it by its name.
 func TestThroughARunner(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
-		"Attach": TestAttach, "Dial": TestDial, "Claim": TestClaimTakesAWarmSandbox, "Exec": TestExec, "ExecRefused": TestExecRefused,
+		"Attach": TestAttach, "Dial": TestDial, "Claim": TestClaimTakesAWarmSandbox, "PassesOver": claimPassesOverRunners, "Exec": TestExec, "ExecRefused": TestExecRefused,
 		"Files": TestFiles, "RunCode": TestRunCodeWritesItsFiles, "Logs": TestLogs, "Follow": TestFollowBeforeItBegins,
 		"Outputs": TestRunOnceSendsOutputs, "RunOnce": TestRunOnce, "EndsWithItsCaller": TestRunOnceEndsWithItsCaller,
 		"SaysWhyItEnded": TestRunOnceSaysWhyItEnded, "NetworkPolicy": TestNetworkPolicy, "Life": TestSandboxLife,

@@ -99,9 +99,9 @@ func TestClaimBringsVolumes(t *testing.T) {
 	})
 }
 
-// TestClaimPassesOverRunners: what runners cannot do is not given to a warm sandbox
-// on one.
-func TestClaimPassesOverRunners(t *testing.T) {
+// claimPassesOverRunners: what runners cannot do is not given to a warm sandbox
+// on one. TestThroughARunner runs it.
+func claimPassesOverRunners(t *testing.T) {
 	e := newEnv(t)
 	e.pool(1)
 	e.disk("data")

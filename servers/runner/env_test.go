@@ -51,6 +51,7 @@ type env struct {
 	project     schema.ID
 	address     string
 	proxy       *cutter
+	finish      func(context.Context, id.Node, id.Sandbox) error // of the gateway; nil: nothing is done
 	logger      *slog.Logger
 }
 
@@ -73,6 +74,12 @@ func newEnv(t *testing.T) *env {
 	e.gateway = NewGateway(Config{
 		Store: e.store, CA: e.ca, Sealer: e.sealer, Key: []byte("key of the test"), Runners: e.runners, Identities: ids, Hub: e.hub, Logger: e.logger,
 		Recorded: func(c *core.ClientCertificate) { e.revocations.Put(c) },
+		Finish: func(ctx context.Context, node id.Node, sid id.Sandbox) error {
+			if e.finish == nil {
+				return nil
+			}
+			return e.finish(ctx, node, sid)
+		},
 		Export: func(_ context.Context, ref string, w io.Writer) error {
 			_, err := io.WriteString(w, content+" "+ref)
 			return err

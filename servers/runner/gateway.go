@@ -49,6 +49,8 @@ type Config struct {
 	Recorded func(*core.ClientCertificate)
 	// Export writes an image as an OCI archive.
 	Export func(ctx context.Context, ref string, w io.Writer) error
+	// Finish copies the rest of the output of a deleted sandbox from a runner to the log of its app; nil: it is lost.
+	Finish func(ctx context.Context, runner id.Node, sid id.Sandbox) error
 	Hub    *Hub
 	Logger *slog.Logger
 }
@@ -218,6 +220,14 @@ func (g *Gateway) Image(ctx context.Context, req *runner.ImageRequest, st rpc.Se
 		return errs.New(errs.PermissionDenied, "no sandbox of this runner has the image %s", req.Image)
 	}
 	return g.cfg.Export(ctx, req.Image, st.Writer())
+}
+
+// Finish implements runner.Gateway.
+func (g *Gateway) Finish(ctx context.Context, req *runner.SandboxRequest) error {
+	if g.cfg.Finish == nil {
+		return nil
+	}
+	return g.cfg.Finish(ctx, caller(ctx), req.Sandbox)
 }
 
 // scope returns the store as far as it concerns the caller.

@@ -40,14 +40,16 @@ type Hub struct {
 	mu      sync.Mutex
 	own     id.Node // of this server; empty: not known yet
 	clients map[id.Node]*rpc.Client
-	began   time.Time             // runners have not connected before
-	left    map[id.Node]time.Time // when runners that are not connected were, if since began
-	changed chan struct{}         // closed when a runner connects
+	noted   map[id.Node]*rpc.Client // connections that the store has, or had
+	told    func(id.Node)           // is called when a runner connects or is not connected any more; nil: nothing is
+	began   time.Time               // runners have not connected before
+	left    map[id.Node]time.Time   // when runners that are not connected were, if since began
+	changed chan struct{}           // closed when a runner connects
 }
 
 // NewHub returns a Hub without runners.
 func NewHub(log *slog.Logger) *Hub {
-	return &Hub{Logger: log, clients: map[id.Node]*rpc.Client{}, began: time.Now(), left: map[id.Node]time.Time{}, changed: make(chan struct{})}
+	return &Hub{Logger: log, clients: map[id.Node]*rpc.Client{}, noted: map[id.Node]*rpc.Client{}, began: time.Now(), left: map[id.Node]time.Time{}, changed: make(chan struct{})}
 }
 
 // SetNode says which node this server is.
@@ -75,7 +77,11 @@ func (h *Hub) serve(ctx context.Context, node id.Node, cl *rpc.Client, ended <-c
 	delete(h.left, node)
 	close(h.changed)
 	h.changed = make(chan struct{})
+	told := h.told
 	h.mu.Unlock()
+	if told != nil {
+		told(node)
+	}
 	gone := errs.New(errs.Unavailable, "the connection of runner %s has ended", node)
 	if old != nil {
 		go old.CloseWith(gone)
@@ -88,9 +94,14 @@ func (h *Hub) serve(ctx context.Context, node id.Node, cl *rpc.Client, ended <-c
 	h.mu.Lock()
 	if h.clients[node] == cl {
 		delete(h.clients, node)
+		delete(h.noted, node)
 		h.left[node] = time.Now()
 	}
+	told = h.told
 	h.mu.Unlock()
+	if told != nil {
+		told(node)
+	}
 	go cl.CloseWith(gone)
 	h.Logger.Info("runner is not connected any more", "node", string(node))
 }
@@ -121,11 +132,18 @@ func (h *Hub) client(ctx context.Context, node id.Node) (*rpc.Client, error) {
 		case <-ctx.Done():
 			return nil, errs.New(errs.ClassOf(ctx.Err()), "wait for runner %s: %w", node, ctx.Err())
 		case <-wait.C:
-			return nil, errs.New(errs.Unavailable, "runner %s is not connected to this server", node).
-				WithHint("`r node list` shows since when; it connects again by itself once it reaches the server")
+			return nil, notConnected(node)
 		}
 	}
 }
+
+func notConnected(node id.Node) error {
+	return errs.New(errs.Unavailable, "runner %s is not connected to this server", node).
+		WithHint("`r node list` shows since when; it connects again by itself once it reaches the server")
+}
+
+// Node returns the sandboxes of a runner, also those that were deleted.
+func (h *Hub) Node(node id.Node) sandboxes.Node { return newRemoteNode(link{h, node}) }
 
 // Connected reports whether a runner is connected.
 func (h *Hub) Connected(node id.Node) bool {
@@ -184,12 +202,19 @@ func (l link) Open(ctx context.Context, m *rpc.MethodInfo, req any) (rpc.Stream,
 	return cl.Open(ctx, m, req)
 }
 
-// otherServer is the node of another server of the store, to which this one has no connection.
-type otherServer struct{ node *core.Node }
+// otherServer is a node of another server of the store, to which this one has no connection.
+type otherServer struct {
+	server *core.Node // of the other server
+	runner *core.Node // the node, if it is a runner that is connected to that server; nil: it is that of the server
+}
 
 func (o otherServer) refuse() error {
-	return errs.New(errs.Unavailable, "the sandbox is on node %s of another server", cmp.Or(o.node.Spec.Hostname, o.node.Name, string(o.node.ID))).
-		WithHint("ask the server on that machine: servers of one store do not call each other")
+	server := cmp.Or(o.server.Spec.Hostname, o.server.Name, string(o.server.ID))
+	err := errs.New(errs.Unavailable, "the sandbox is on node %s of another server", server)
+	if o.runner != nil {
+		err = errs.New(errs.Unavailable, "the sandbox is on runner %s, which is connected to the server on %s", cmp.Or(o.runner.Name, string(o.runner.ID)), server)
+	}
+	return err.With(sandboxes.OnOtherServer, string(o.server.ID)).WithHint("ask the server on that machine: servers of one store do not call each other")
 }
 
 // Call implements rpc.Conn.
@@ -229,20 +254,50 @@ func (n *Nodes) known(sid id.Sandbox) (m sandboxes.Node, ok bool) {
 		return n.local, true
 	}
 	node := n.nodes.Get(schema.ID(sb.Spec.Node))
-	switch {
-	case node == nil:
+	if node == nil {
 		return n.local, false
-	case node.Spec.Runner:
-	case n.hub.ofAnother(node.GetID()):
-		return newRemoteNode(otherServer{node}), true
-	default:
-		return n.local, true
 	}
-	return newRemoteNode(link{n.hub, sb.Spec.Node}), true
+	if other := n.other(node); other != nil {
+		return newRemoteNode(*other), true
+	}
+	if node.Spec.Runner {
+		return n.hub.Node(sb.Spec.Node), true
+	}
+	return n.local, true
 }
 
-// Connected reports whether a runner is connected.
-func (n *Nodes) Connected(node id.Node) bool { return n.hub.Connected(node) }
+// other returns the server that reaches a node in place of this one; nil: this one does, or none that is known.
+func (n *Nodes) other(node *core.Node) *otherServer {
+	if !node.Spec.Runner {
+		if n.hub.ofAnother(node.GetID()) {
+			return &otherServer{server: node}
+		}
+		return nil
+	}
+	if node.Spec.Server == "" || !n.hub.ofAnother(node.Spec.Server) || n.hub.Connected(node.GetID()) || node.Status.Phase != core.NodePhaseReady {
+		return nil
+	}
+	server := n.nodes.Get(schema.ID(node.Spec.Server))
+	if server == nil || server.Status.Phase != core.NodePhaseReady { // it was killed, and the runner is connected nowhere
+		return nil
+	}
+	return &otherServer{server, node}
+}
+
+// Reach fails if calls for the sandboxes of a node do not arrive there. It waits for no runner.
+func (n *Nodes) Reach(nid id.Node) error {
+	node := n.nodes.Get(schema.ID(nid))
+	if node == nil {
+		return errs.New(errs.Unavailable, "this server does not know node %s yet", nid).WithHint("try again")
+	}
+	if other := n.other(node); other != nil {
+		return other.refuse()
+	}
+	if node.Spec.Runner && !n.hub.Connected(nid) {
+		return notConnected(nid)
+	}
+	return nil
+}
 
 // syncTime bounds how long a call waits for a server that has just begun.
 const syncTime = 5 * time.Second

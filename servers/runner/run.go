@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/runner"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/controllers/kit"
@@ -26,6 +27,9 @@ import (
 
 // keyWait is the pause before the server is asked again for the runner's key.
 const keyWait = 2 * time.Second
+
+// finishTime bounds how long the server may copy the last output of a sandbox.
+const finishTime = 30 * time.Second
 
 // Machine is what runs the sandboxes of a runner.
 type Machine struct {
@@ -87,6 +91,7 @@ func run(ctx context.Context, c *Client, m Machine) error {
 	rt := kit.New(kit.Config{Informers: informers, Logger: m.Logger})
 	sandboxes := &ctlsandbox.Reconciler{
 		Store: store, Driver: driver, Node: c.Node, Sealer: sealer, Stopped: m.Stopped, Logger: m.Logger.With("controller", "sandbox"),
+		Kept: kept{c},
 	}
 	snapshots := &ctlsandbox.Snapshots{Sandboxes: sandboxes, Logger: m.Logger.With("controller", "snapshot")}
 	for _, ctl := range []kit.Controller{sandboxes.Controller(), snapshots.Controller()} {
@@ -111,6 +116,20 @@ func run(ctx context.Context, c *Client, m Machine) error {
 	})
 	m.Logger.Info("runner runs", "server", c.Server, "node", string(c.Node), "name", c.Name)
 	return g.Wait()
+}
+
+// kept has the server copy the last output of deleted sandboxes.
+type kept struct{ c *Client }
+
+// Finish implements ctlsandbox.Kept.
+func (k kept) Finish(ctx context.Context, sid string) error {
+	ctx, cancel := context.WithTimeout(ctx, finishTime)
+	defer cancel()
+	err := k.c.gateway.Finish(ctx, &runner.SandboxRequest{Sandbox: id.Sandbox(sid)})
+	if errs.Is(err, errs.Unimplemented) { // an earlier version, which loses it
+		return nil
+	}
+	return err
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

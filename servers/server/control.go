@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -90,8 +91,9 @@ type control struct {
 	nodeDisks *ctldisk.Reconciler   // its Node is set by controllers
 	metrics   prometheus.Registerer // nil: none
 	workspace workspace.Settings
-	traces    *trace.Tracer   // nil: none
-	runners   *runner.Hub     // the runners that are connected
+	traces    *trace.Tracer // nil: none
+	runners   *runner.Hub   // the runners that are connected
+	appLogs   atomic.Pointer[applog.Collector]
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
 }
 
@@ -147,9 +149,10 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		Disks:  nodeDisks, Store: c.store, Driver: driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 	}
 	appLogs := &applog.Collector{
-		Store: c.store, Informers: c.informers, Driver: driver, Runners: runnerLogs{c.runners, c.deps.Sandboxes.Node}, Logs: c.m.appLogs, Node: nodeID, Logger: log("app-log"),
+		Store: c.store, Informers: c.informers, Driver: driver, Runners: runnerLogs{c.runners}, Logs: c.m.appLogs, Node: nodeID, Logger: log("app-log"),
 	}
 	nodeSandboxes.Kept = appLogs
+	c.appLogs.Store(appLogs)
 	if c.cfg.Ingress.HTTPAddress != "" {
 		nodeSandboxes.Previews = ingress.Client{Socket: ingressAdmin(c.m.in)}
 	}
@@ -200,6 +203,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		}).Controller(),
 		(&ctldisk.Schedule{Store: c.store, Logger: log("disk-schedule")}).Controller(),
 		(&node.Liveness{Store: c.store, Logger: log("node")}).Controller(),
+		(&runner.Connections{Store: c.store, Hub: c.runners, Node: nodeID}).Controller(),
 		(&retention.Reconciler{
 			Store: c.store, Logger: log("retention"), Config: retention.Config{
 				Versions: int(keep.Versions), Deployments: int(keep.Deployments), Builds: int(keep.Builds), EndedPools: keep.Ended,
@@ -253,13 +257,21 @@ func (c *control) drainer() deployment.Drainer {
 }
 
 // runnerLogs reads the output that connected runners keep.
-type runnerLogs struct {
-	hub *runner.Hub
-	sandboxes.Node
+type runnerLogs struct{ *runner.Hub }
+
+// Logs implements applog.Runners.
+func (r runnerLogs) Logs(ctx context.Context, node id.Node, sid id.Sandbox, q sandboxes.LogQuery, emit func(sandboxes.LogLine) error) error {
+	return r.Node(node).Logs(ctx, sid, q, emit)
 }
 
-// Connected implements applog.Runners.
-func (r runnerLogs) Connected(node id.Node) bool { return r.hub.Connected(node) }
+// finishLog copies the rest of the output of a deleted sandbox from a runner.
+func (c *control) finishLog(ctx context.Context, node id.Node, sid id.Sandbox) error {
+	l := c.appLogs.Load()
+	if l == nil {
+		return errs.New(errs.Unavailable, "the server has just begun").WithHint("try again")
+	}
+	return l.FinishRunner(ctx, node, sid)
+}
 
 // autoscaler has the number of sandboxes of services follow the load.
 func (c *control) autoscaler(nodeID id.Node, log *slog.Logger) *autoscale.Reconciler {

@@ -20,11 +20,13 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/keys"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/rest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestAppsOverREST: an app with the version that serves, what it has of it, its
@@ -275,6 +277,95 @@ func TestNamesAreThoseOfTheDefaultProject(t *testing.T) {
 	for _, path := range []string{"/apps/" + other.app.Name, "/volumes/data", "/volumes/data/snapshots", "/webhooks/ci", "/webhooks/ci/deliveries"} {
 		e.must(http.MethodGet, path, key, "", http.StatusNotFound)
 		e.must(http.MethodGet, path, viewer, "", http.StatusOK)
+	}
+}
+
+// changes follows the changes of kinds with a key from a position on, and returns the names of changed entities.
+func (e *restEnv) changes(kinds, key, position string) <-chan string {
+	e.t.Helper()
+	req, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, e.url+rest.Prefix+"/entities/stream?"+kinds, nil)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	req.Header.Set("X-API-Key", key)
+	req.Header.Set("Last-Event-ID", position)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { resp.Body.Close() })
+	names := make(chan string, 10)
+	go func() {
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			var c struct{ Entity struct{ Name string } }
+			if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(text), &c) == nil && c.Entity.Name != "" {
+				names <- c.Entity.Name
+			}
+		}
+	}()
+	return names
+}
+
+// TestChangesOfNodes: a key with roles in all projects follows entities of no project too, and of the others those of its
+// project alone.
+func TestChangesOfNodes(t *testing.T) {
+	e := newRestEnv(t)
+	own, foreign := e.newTenant(projects.Default), e.newTenant("foreign")
+	key := e.key(keys.AllProjects, "viewer")
+	position := e.must(http.MethodGet, "/entities?kind=node", key, "", http.StatusOK)["position"].(string)
+	names := e.changes("kind=sandbox&kind=node", key, position)
+	nodes := e.changes("kind=node", key, position)
+	n := core.NewNode()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "another", "amd64", 1000, 1<<30
+	theirs, ours := sandbox.NewSandbox(), sandbox.NewSandbox()
+	theirs.Project, theirs.Name, theirs.Spec.Template.Image = foreign.projectID, "theirs", "img"
+	ours.Project, ours.Name, ours.Spec.Template.Image = own.projectID, "own", "img"
+	for _, o := range []schema.Object{theirs, n, ours} {
+		if err := entity.Create(t.Context(), e.c.store, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first, second := wait.Receive(t, "a change", names), wait.Receive(t, "the next", names); first != "another" || second != "own" {
+		t.Errorf("changes of %q and %q", first, second)
+	}
+	if name := wait.Receive(t, "a change of a node", nodes); name != "another" {
+		t.Errorf("a change of %q", name)
+	}
+}
+
+// TestProjectOfARequest: a request of a key with roles in all projects is about the project that it names, in lists and by
+// name. A key of one project names no other.
+func TestProjectOfARequest(t *testing.T) {
+	e := newRestEnv(t)
+	own, foreign := e.newTenant("own"), e.newTenant("foreign")
+	e.newTenant(projects.Default)
+	all, bound := e.key(keys.AllProjects, "admin"), e.key("own", "viewer")
+	in := func(path, key, project string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.url+rest.Prefix+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-API-Key", key)
+		req.Header.Set("X-Project", project)
+		resp, text := e.send(req)
+		return resp.StatusCode, text
+	}
+	for _, key := range []string{all, bound} {
+		for _, path := range []string{"/containers", "/entities?kind=sandbox"} {
+			if code, text := in(path, key, "own"); code != http.StatusOK || !strings.Contains(text, string(own.sandbox.ID)) || strings.Contains(text, string(foreign.sandbox.ID)) {
+				t.Errorf("%s of own: %d %s", path, code, text)
+			}
+		}
+	}
+	for path, want := range map[string]int{"/apps/" + own.app.Name: http.StatusOK, "/apps/" + foreign.app.Name: http.StatusNotFound, "/nodes": http.StatusForbidden, "/entities/sandbox/" + string(foreign.sandbox.ID): http.StatusForbidden} {
+		if code, text := in(path, all, "own"); code != want {
+			t.Errorf("%s in own: %d %s, want %d", path, code, text, want)
+		}
+	}
+	for project, want := range map[string]int{"foreign": http.StatusForbidden, "no@name": http.StatusBadRequest} {
+		if code, text := in("/containers", bound, project); code != want {
+			t.Errorf("a key of own in %s: %d %s", project, code, text)
+		}
 	}
 }
 

@@ -34,6 +34,7 @@ func (f *front) newRunners(cert *tls.Config) (*runnerFront, error) {
 		Store: f.c.store, CA: f.ca, Sealer: f.c.sealer, Key: key, Runners: r.service, Identities: f.identities, Hub: f.c.runners, Logger: log,
 		Recorded: func(c *core.ClientCertificate) { f.revocations.Put(c) },
 		Export:   f.c.m.images.Export,
+		Finish:   f.c.finishLog,
 	})
 	r.rpc, err = rpc.NewServer(rpc.ServerOptions{
 		TLS: cert, Authorizer: gateway.Only{}, Refuse: f.refuse, ProjectOf: f.projectOf, Auditor: &runnerAudit{f.audit}, Logger: log,

@@ -16,6 +16,8 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/headersfile"
+	"miren.dev/runtime/pkg/retryafter"
+	"miren.dev/runtime/pkg/sink"
 	"miren.dev/runtime/pkg/sink/target"
 )
 
@@ -29,6 +31,16 @@ const maxAnswer = 64 << 10
 type Client struct {
 	client  *http.Client
 	headers map[string]string
+	again   func(status int) bool
+}
+
+// AgainOTLP reports whether OTLP allows to send a request again after an answer with a status.
+func AgainOTLP(status int) bool {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
 }
 
 // TLS returns the settings of connections to a target. InvalidArgument: its ca_file
@@ -49,8 +61,9 @@ func TLS(p *target.Target) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// New returns a client for a target. InvalidArgument: one of its files cannot be used.
-func New(p *target.Target) (*Client, error) {
+// New returns a client for a target. again reports whether a request is sent again after an answer with a status other
+// than 2xx. InvalidArgument: one of the target's files cannot be used.
+func New(p *target.Target, again func(status int) bool) (*Client, error) {
 	headers, err := headersfile.Read(p.HeadersFile)
 	if err != nil {
 		return nil, errs.New(errs.InvalidArgument, "headers_file: %w", err)
@@ -59,7 +72,7 @@ func New(p *target.Target) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{headers: headers, client: &http.Client{
+	return &Client{headers: headers, again: again, client: &http.Client{
 		Transport: &http.Transport{TLSClientConfig: cfg, Proxy: http.ProxyFromEnvironment, IdleConnTimeout: time.Minute}, Timeout: SendTime,
 	}}, nil
 }
@@ -82,7 +95,7 @@ func (c *Client) PostGzip(ctx context.Context, url, contentType string, body []b
 
 // Post sends a body and returns the beginning of the answer. The error is
 // InvalidArgument if the server refuses this body, and Unavailable if it may accept it
-// later.
+// later, a *sink.Later if the server says when.
 func (c *Client) Post(ctx context.Context, url string, header map[string]string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
@@ -107,10 +120,13 @@ func (c *Client) Post(ctx context.Context, url string, header map[string]string,
 		return answer, nil
 	}
 	text := strings.ToValidUTF8(string(answer[:min(len(answer), 300)]), "?")
-	class := errs.Unavailable
-	switch resp.StatusCode {
-	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
-		class = errs.InvalidArgument
+	class := errs.InvalidArgument
+	if c.again(resp.StatusCode) {
+		class = errs.Unavailable
 	}
-	return nil, errs.New(class, "the server answered %s: %s", resp.Status, strings.TrimSpace(text))
+	failed := errs.New(class, "the server answered %s: %s", resp.Status, strings.TrimSpace(text))
+	if after := retryafter.Parse(resp.Header.Get("Retry-After"), time.Now(), sink.MaxRetryAfter); after > 0 && class == errs.Unavailable {
+		return nil, &sink.Later{Err: failed, After: after}
+	}
+	return nil, failed
 }

@@ -1,4 +1,4 @@
-// The machines that run sandboxes, for administrators of the installation.
+// The machines that run sandboxes, for administrators of the installation. Sandboxes change what is reserved.
 import { html, useState } from "../lib.js";
 import { get } from "../api.js";
 import { useData } from "../live.js";
@@ -7,13 +7,15 @@ import { KeptMetrics } from "./history.js";
 
 const cores = (millis) => (millis / 1000).toLocaleString([], { maximumFractionDigits: 1 });
 
+const kinds = ["node", "sandbox"];
+
 // State says whether new sandboxes are placed on a node.
 const State = ({ n }) => html`<${Badge} state=${n.state} />${n.cordoned && html` <${Badge} state="cordoned" />`}${n.disk_full && html` <${Badge} state="failed" label="disk full" />`}`;
 
 export function NodeList() {
-  const data = useData(() => get("/nodes"));
+  const data = useData(() => get("/nodes"), kinds);
   const [text, setText] = useState("");
-  return html`<${Page} title="Nodes" actions=${html`<button type="button" onClick=${data.reload}>Read again</button>`}><${Loaded} of=${data} what="the nodes">${({ nodes }) => {
+  return html`<${Page} title="Nodes"><${Loaded} of=${data} what="the nodes">${({ nodes }) => {
     const shown = nodes.filter((n) => matches(text, n.name, n.state, n.hostname, n.arch, n.message));
     return html`<${Search} value=${text} set=${setText} label="Search nodes" />
       ${shown.length ? html`<${Table} label="Nodes" columns=${["Node", "State", "Sandboxes", "CPU reserved", "Memory reserved", "Disk free", "Last report"]} rows=${shown.map((n) => ({
@@ -24,7 +26,7 @@ export function NodeList() {
 }
 
 export function NodePage({ args: [name] }) {
-  const data = useData(() => get("/nodes/" + name), [], [name]);
+  const data = useData(() => get("/nodes/" + name), kinds, [name]);
   return html`<${Page} title=${name} back=${["nodes", "Nodes"]}><${Loaded} of=${data}>${(n) => html`
     <${Facts} list=${[["State", html`<${State} n=${n} />`], ["Sandboxes", n.sandboxes], ["CPU reserved", `${cores(n.reserved_cpu_millis)} of ${cores(n.cpu_millis)}`],
       ["Memory reserved", `${bytes(n.reserved_memory_bytes)} of ${bytes(n.memory_bytes)}`], ["Disk free", bytes(n.disk_free_bytes)], ["Architecture", n.arch],

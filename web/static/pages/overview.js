@@ -20,8 +20,10 @@ function Tile({ to, name, n, detail, bad }) {
   return html`<li class=${bad ? "tile bad" : "tile"}>${to ? html`<${Link} to=${to}>${inner}<//>` : html`<div>${inner}</div>`}</li>`;
 }
 
+const kinds = ["app", "deployment", "sandbox", "sandbox_pool", "execution", "disk"];
+
 export function Overview() {
-  const data = useData(load, ["app", "deployment", "sandbox", "sandbox_pool", "execution", "disk"]);
+  const data = useData(load, caller.value && caller.value.installation ? [...kinds, "node"] : kinds);
   return html`<${Page} title="Overview"><${Loaded} of=${data} what="the overview">${(d) => {
     const down = d.apps.filter((a) => a.version && a.ready < a.wanted);
     const running = d.containers.filter((c) => c.state === "running");
