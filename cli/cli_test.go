@@ -308,6 +308,24 @@ func TestOther(t *testing.T) {
 	}
 }
 
+// TestHerokusColons: a command with a colon has the hint of its first word, or one of its own.
+func TestHerokusColons(t *testing.T) {
+	newFake(t)
+	for args, want := range map[string]string{
+		"config:set A=b":    "`r env set NAME=VALUE`",
+		"ps:scale web=2":    "`r scale SERVICE=N`",
+		"ps:type":           "`r app status APP`",
+		"domains:add x.com": "`r route set HOST --app APP`",
+		"addons:create pg":  "`r addon create postgres NAME --app APP`",
+		"secret set A=b":    "`r env set --secret NAME`",
+		"run node -v":       "`r app run -- COMMAND`",
+	} {
+		if r := run(t, false, "", strings.Fields(args)...); r.code != exit.Usage || !strings.Contains(r.err, want) {
+			t.Errorf("r %s: %+v", args, r)
+		}
+	}
+}
+
 // TestOtherToolsCommands runs commands of similar tools: the hint names commands that exist.
 func TestOtherToolsCommands(t *testing.T) {
 	newFake(t)

@@ -7,10 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/pkg/appconfig"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // TestJQ: an expression of jq makes something of the JSON of any command.
@@ -56,12 +58,18 @@ func TestFilteredLists(t *testing.T) {
 }
 
 func TestShortForms(t *testing.T) {
-	newFake(t).shop()
+	f := newFake(t)
+	f.shop()
 	if out := ok(t, "console", "shop", "-s", "api"); out != "shop/api  " {
 		t.Errorf("console: %q", out)
 	}
 	if out := ok(t, "open", "shop"); out != "http://shop.localhost/\n" {
 		t.Errorf("open: %q", out)
+	}
+	never := &app.App{Meta: schema.Meta{ID: "app-never", Name: "never"}}
+	f.create(never)
+	if r := run(t, false, "", "open", "never"); r.code != 1 || !strings.Contains(r.err, "serves no version yet") || !strings.Contains(r.err, "r app status never") {
+		t.Errorf("open without a version: %+v", r)
 	}
 	opened := filepath.Join(t.TempDir(), "opened")
 	browser := filepath.Join(t.TempDir(), "browser")

@@ -38,6 +38,10 @@ func (o *appOptions) open(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if d.App.Status.Active() == "" {
+		return errs.New(errs.FailedPrecondition, "app %s serves no version yet", name).
+			WithHint("`r deploy` in its source folder puts it online; `r app status %s` shows how the last deployment ended", name)
+	}
 	if d.URL == "" {
 		return errs.New(errs.FailedPrecondition, "app %s has no URL", name).WithHint("`r route set HOST --app %s` gives it one", name)
 	}

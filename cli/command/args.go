@@ -1,10 +1,12 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -66,6 +68,27 @@ var Elsewhere = map[string]string{
 	"r up":          "`r deploy` deploys the source of this folder",
 	"r push":        "`r deploy` deploys the source of this folder; docs/git-push.md has git push",
 	"r domains":     "`r route set HOST --app APP`",
+	"r certs":       "`r certificate set NAME --cert FILE --key FILE`; with --acme-directory the server orders certificates itself",
+	"r config set":  "`r env set NAME=VALUE` sets a variable of an app",
+	"r config get":  "`r env list` lists the variables of an app",
+	"r config:set":  "`r env set NAME=VALUE` sets a variable of an app",
+	"r vars":        "`r env list` lists the variables of an app",
+	"r apps":        "`r app list` lists apps, `r app create APP` creates one",
+	"r destroy":     "`r app delete APP`",
+	"r delete":      "`r app delete APP`",
+	"r info":        "`r app show APP`",
+	"r releases":    "`r app history APP`, and `r app rollback APP --to vN`",
+	"r promote":     "`r app promote APP`",
+	"r metrics":     "`r app metrics APP`",
+	"r maintenance": "`r app maintenance on`",
+	"r cron":        "`r task list` lists the tasks of an app; [tasks.NAME] of app.toml has a command and its schedule",
+	"r addons":      "`r addon list` lists addons, `r addon create postgres NAME --app APP` makes one",
+	"r pg":          "`r addon create postgres NAME --app APP` makes a database, `r addon console NAME` opens it",
+	"r postgres":    "`r addon create postgres NAME --app APP` makes a database, `r addon console NAME` opens it",
+	"r redis":       "`r addon create valkey NAME --app APP`",
+	"r volumes":     "`r disk list` lists disks; [services.NAME.volumes.DISK] of app.toml mounts one",
+	"r storage":     "`r disk list` lists disks; [services.NAME.volumes.DISK] of app.toml mounts one",
+	"r ps:scale":    "`r scale SERVICE=N`",
 	"r login":       "`r cluster add` adds a server with a certificate of `r auth generate`",
 	"r app stop":    "an app runs until `r app delete APP`; `r app scale SERVICE=0` ends the processes of a service",
 	"r app start":   "`r deploy` starts an app, `r app restart APP` replaces its processes",
@@ -87,7 +110,8 @@ func RunGroup(cmd *cobra.Command, args []string) error {
 			known = append(append(known, c.Name()), c.Aliases...)
 		}
 	}
-	if s := Elsewhere[cmd.CommandPath()+" "+args[0]]; s != "" {
+	noun, _, _ := strings.Cut(args[0], ":") // config:set and the like
+	if s := cmp.Or(Elsewhere[cmd.CommandPath()+" "+args[0]], Elsewhere[cmd.CommandPath()+" "+noun]); s != "" {
 		return exit.With(exit.Usage, err.WithHint("%s", s))
 	}
 	if s := suggest.Nearest(args[0], known); s != "" {

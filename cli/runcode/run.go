@@ -151,7 +151,7 @@ func Program(in io.Reader, language, arg string) (code []byte, file string, err 
 	case language != "" && !isFile:
 		return []byte(arg), "", nil
 	case serr != nil && errors.Is(serr, fs.ErrNotExist):
-		return nil, "", exit.Usagef("there is no file %s. For code on the command line give its language: -l python '...'. `r sandbox run -- COMMAND` runs a command", arg)
+		return nil, "", exit.Usagef("there is no file %s. For code on the command line give its language: -l python '...'. `r app run -- COMMAND` runs a command of an app, `r sandbox run -- COMMAND` any other", arg)
 	case serr != nil:
 		return nil, "", exit.Usagef("%v", serr)
 	case !isFile:

@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -46,7 +47,8 @@ that the secret is added to (r sandbox run --inject-secret).`,
 
 func set(ctx context.Context, e *command.Env, name, from string, hosts []string) error {
 	if len(hosts) == 0 {
-		return exit.Usagef("say for which hosts it is: --hosts api.example.com,'*.example.org'")
+		return exit.With(exit.Usage, errs.New(errs.InvalidArgument, "say for which hosts it is: --hosts api.example.com,'*.example.org'").
+			WithHint("a secret variable of an app is set by `r env set --secret NAME`"))
 	}
 	value, err := read(e, from)
 	if err != nil {

@@ -167,3 +167,25 @@ func ask(f func(*http.Client) (*http.Response, error)) error {
 	_, err = io.Copy(io.Discard, resp.Body)
 	return err
 }
+
+// TestOutOfMemory: the kernel kills the largest process of a sandbox that is out of memory. That may be one of the
+// program's, after which the kernel of the sandbox and its agent go on. A program that is killed otherwise has memory.
+func TestOutOfMemory(t *testing.T) {
+	eachBackend(t, func(t *testing.T, m machine) {
+		for _, tc := range []struct {
+			id      string
+			command []string
+			cause   execution.Cause
+		}{
+			{"mapped", []string{"mapped"}, execution.CauseOOM},
+			{"killed", []string{"signal", "9"}, execution.CauseExit},
+		} {
+			s := m.spec(tc.id, tc.command...)
+			s.MemoryBytes = 64 << 20
+			m.Env().Start(t, s)
+			if exit := m.Env().Ended(t, s.ID); exit.Cause != tc.cause || exit.Code != 137 {
+				t.Errorf("%s: %+v", tc.id, exit)
+			}
+		}
+	})
+}

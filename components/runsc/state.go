@@ -129,6 +129,9 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 	}
 	exit, err := d.hub.Exit(id) // a damaged record is a crash
 	if err == nil {
+		if exit.Cause == execution.CauseExit && exit.Code == killed {
+			exit = d.orOOM(id, exit)
+		}
 		in.Phase, in.Exit = execution.Exited, &exit
 		return in, nil
 	}
@@ -186,9 +189,18 @@ func (d *Driver) cause(id string, state *process) execution.Exit {
 			exit.Message += fmt.Sprintf(" (status %d)", state.Status)
 		}
 	}
+	return d.orOOM(id, exit)
+}
+
+// killed is the exit code of a program that SIGKILL ended, and that a shell returns for one.
+const killed = 137
+
+// orOOM returns how a sandbox ended: by its memory limit if the kernel has killed a process of its control group. That
+// may have been a process of the program, and not the sandbox's kernel: then the agent reports the SIGKILL.
+func (d *Driver) orOOM(id string, exit execution.Exit) execution.Exit {
 	usage, err := d.cgroups.Usage(id)
 	if err == nil && usage.OOMKills > 0 {
-		exit.Cause, exit.Code = execution.CauseOOM, 137
+		exit.Cause, exit.Code = execution.CauseOOM, killed
 		exit.Message = "the memory limit was reached"
 	}
 	return exit

@@ -27,7 +27,7 @@ func (r *rollout) bake(ctx context.Context) (time.Duration, error) {
 		if err := r.takeBack(ctx); err != nil {
 			return 0, err
 		}
-		failure.Message += " after it had the traffic"
+		failure.Message += ", when it had the traffic"
 		if r.dep.Status.Previous != "" {
 			failure.Message += "; the version before serves again"
 		}

@@ -365,6 +365,11 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 	}
 	if r.preview() == nil {
 		r.app.Status.LastDeployment = r.dep.GetID()
+		url, err := r.url(ctx) // of a failed deployment too: the version before serves
+		if err != nil {
+			return err
+		}
+		r.dep.Status.URL = url
 	}
 	op, err := entity.UpdateStatusOp(r.app)
 	if err != nil {

@@ -170,7 +170,7 @@ func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	if sb.Status.ReadyAt != nil {
 		before = "soon after it was ready"
 		if sb.Status.EndedAt != nil {
-			before = short(sb.Status.EndedAt.Sub(*sb.Status.ReadyAt)) + " after it was ready"
+			before = "after it was ready for " + short(sb.Status.EndedAt.Sub(*sb.Status.ReadyAt))
 		}
 	}
 	switch sb.Status.Reason {

@@ -436,7 +436,11 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 		r.step("drain", "")
 		return time.Millisecond, r.enter(ctx, app.DeploymentPhaseDraining, ops...)
 	}
-	r.step("bake", fmt.Sprintf("v%d serves; the version before stays until it has held for %s", ver.Spec.Number, r.Bake))
+	message := fmt.Sprintf("v%d serves; the deployment succeeds when it has held for %s", ver.Spec.Number, r.Bake)
+	if r.dep.Status.Previous != "" {
+		message = fmt.Sprintf("v%d serves; the version before stays until it has held for %s", ver.Spec.Number, r.Bake)
+	}
+	r.step("bake", message)
 	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseBaking, ops...)
 }
 

@@ -2,15 +2,24 @@ package deployment
 
 import (
 	"context"
+	"slices"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/entity"
 )
 
-// url returns the URL at which the app answers without a route. It is empty if there is no ingress, and if
-// another project has an older app of the same name: the ingress gives the host to the oldest one.
+// url returns the URL at which the app answers without a route. It is empty if there is no ingress, if no version
+// serves or the one that does has no web service with a port, and if another project has an older app of the same name:
+// the ingress gives the host to the oldest one.
 func (r *rollout) url(ctx context.Context) (string, error) {
-	if r.URL == nil {
+	if r.URL == nil || r.app.Status.Active() == "" {
+		return "", nil
+	}
+	ver, err := get[app.AppVersion](ctx, r.Store, r.app.Status.Active())
+	if err != nil {
+		return "", err
+	}
+	if !slices.ContainsFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == app.DefaultService && (s.Port == nil || *s.Port > 0) }) {
 		return "", nil
 	}
 	same, _, err := entity.List[app.App](ctx, r.Store, entity.Query{Name: r.app.Name})
@@ -26,9 +35,9 @@ func (r *rollout) url(ctx context.Context) (string, error) {
 }
 
 // correctURL records the URL of the app again if the configuration of the
-// ingress has changed since this deployment recorded it.
+// ingress has changed since its last deployment recorded it.
 func (r *rollout) correctURL(ctx context.Context) error {
-	if r.dep.Status.Phase != app.DeploymentPhaseSucceeded || r.app.Status.Active() != r.dep.Status.Version {
+	if !r.dep.Status.Phase.Ended() || r.app.Status.LastDeployment != r.dep.GetID() {
 		return nil
 	}
 	url, err := r.url(ctx)

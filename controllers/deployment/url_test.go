@@ -2,6 +2,7 @@ package deployment_test
 
 import (
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
@@ -42,4 +43,30 @@ func TestIngressMoves(t *testing.T) {
 	e.port.Store(&port)
 	e.control(e.store)
 	e.eventually("the URL is corrected", func() bool { return e.get(d).Status.URL == "http://shop.localhost:8080/" })
+}
+
+// The URL of an app is that of what serves, also after a deployment that failed, and of an app without a port there is
+// none.
+func TestURLOfWhatServes(t *testing.T) {
+	e := newEnv(t)
+	stop := e.control(e.store)
+	fails := func(name, services, want string) {
+		t.Helper()
+		if d := e.phase(e.deploy(name, e.source("ok", services)), app.DeploymentPhaseFailed); d.Status.URL != want {
+			t.Errorf("%s with %s: URL %q, want %q", name, services, d.Status.URL, want)
+		}
+	}
+	fails("shop", "web=crash", "")
+	e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	fails("shop", "web=crash", "http://shop.localhost/")
+	e.sources.put("src-mail", map[string]string{"Dockerfile": "FROM scratch\nCMD [\"/x\"]\n", "BUILD": "ok",
+		"app.toml": "[services.web]\ncommand = \"run\"\nport = 0\nenv = { SIM = \"ok\" }\n"})
+	if d := e.succeed(e.deploy("mail", "src-mail")); d.Status.URL != "" {
+		t.Errorf("an app that has no port has the URL %s", d.Status.URL)
+	}
+	stop()
+	e.bake = time.Hour
+	e.control(e.store)
+	fails("shop", "web=late", "http://shop.localhost/")
+	fails("blog", "web=late", "")
 }

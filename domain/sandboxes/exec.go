@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
@@ -136,6 +137,10 @@ func (s *Service) ready(ctx context.Context, project, name, service string) (*sa
 			return sb, nil
 		}
 	}
+	if a.Status.Active() == "" {
+		_, err := apps.ActiveVersion(ctx, s.Store, a)
+		return nil, err
+	}
 	return nil, errs.New(errs.FailedPrecondition, "no sandbox of service %s of app %s is ready", service, name).
-		WithHint("`r app status %s` shows what runs; `r sandbox run --app %s` starts one of its own", name, name)
+		WithHint("`r app status %s` shows what runs; `r app run --app %s -- COMMAND` runs a command in a new one", name, name)
 }

@@ -146,8 +146,15 @@ func TestExecChoosesAReadySandbox(t *testing.T) {
 	create(v.GetID(), "worker", true)
 	create(v.GetID(), app.DefaultService, false)
 	req := ExecRequest{App: "shop", Command: []string{"id"}, Env: map[string]string{"B": "2", "A": "1"}}
-	if _, _, err := s.Exec(t.Context(), req); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
+	if _, _, err := s.Exec(t.Context(), req); !errs.Is(err, errs.FailedPrecondition) || !strings.Contains(errs.HintOf(err), "r app run --app shop") {
 		t.Errorf("none is ready: %v", err)
+	}
+	idle := &app.App{Meta: schema.Meta{Name: "idle", Project: a.Project}}
+	if err := entity.Create(t.Context(), s.Store, idle); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Exec(t.Context(), ExecRequest{App: "idle", Command: []string{"id"}}); err == nil || !strings.Contains(err.Error(), "serves no version yet") {
+		t.Errorf("it was never deployed: %v", err)
 	}
 	want := create(v.GetID(), app.DefaultService, true)
 	got, _, err := s.Exec(t.Context(), req)

@@ -170,7 +170,7 @@ func planGo(s *source, p *Plan) error {
 	}
 	p.fact(FactStart, "/usr/local/bin/"+base(pkg.binary), pkg.path)
 	p.Bases = []string{from, run}
-	p.Services = web(appconfig.DefaultPort)
+	p.Services = web(s.port(p, goListener, s.goEntry(pkg)...))
 	return nil
 }
 

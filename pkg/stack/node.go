@@ -338,7 +338,7 @@ func (a *nodeApp) write(from string) error {
 	if web := s.cfg.Service(appconfig.DefaultService); web == nil || len(web.Command) == 0 {
 		p.fact(FactStart, a.serve, a.serveFrom)
 	}
-	p.Dockerfile, p.Services = b.String(), web(appconfig.DefaultPort)
+	p.Dockerfile, p.Services = b.String(), web(s.port(p, nodeListener, a.entry()...))
 	return nil
 }
 

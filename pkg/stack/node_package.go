@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"miren.dev/runtime/pkg/errs"
 )
 
 // packageJSON is what matters of one.
@@ -58,7 +56,7 @@ func (s *source) readPackage(dir string) (*packageJSON, error) {
 	}
 	j := &packageJSON{}
 	if err := json.Unmarshal([]byte(text), j); err != nil {
-		return nil, errs.New(errs.InvalidArgument, "%s: %w", name, err)
+		return nil, jsonError(name, text, err)
 	}
 	return j, nil
 }

@@ -159,7 +159,7 @@ func (s *source) readComposer() (*composerJSON, error) {
 		return nil, err
 	}
 	if err := json.Unmarshal([]byte(text), c); err != nil {
-		return nil, errs.New(errs.InvalidArgument, "composer.json: %w", err).WithHint("run `composer validate`")
+		return nil, jsonError("composer.json", text, err).WithHint("run `composer validate`")
 	}
 	return c, nil
 }

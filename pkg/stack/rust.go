@@ -111,7 +111,9 @@ func planRust(s *source, p *Plan) error {
 	fmt.Fprintf(&b, "\nUSER %s\nCMD %s\n", owner, jsonList([]string{"/bin/sh", "-c", command}))
 	p.fact(FactBuild, build, where)
 	p.fact(FactStart, "/usr/local/bin/"+name, where)
-	p.Dockerfile, p.Generated, p.Services = b.String(), true, web(appconfig.DefaultPort)
+	dir := path.Dir(where)
+	entry := s.there(path.Join(dir, "src/bin", name+".rs"), path.Join(dir, "src/main.rs"))
+	p.Dockerfile, p.Generated, p.Services = b.String(), true, web(s.port(p, rustListener, entry[:min(1, len(entry))]...))
 	p.Bases = []string{from, image}
 	return nil
 }

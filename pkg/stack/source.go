@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -95,6 +97,22 @@ func (s *source) read(name string) (string, error) {
 		return "", errs.New(errs.InvalidArgument, "%s is larger than %d bytes", name, maxRead)
 	}
 	return string(b), nil
+}
+
+// jsonError says in which line of a file its JSON is wrong.
+func jsonError(file, text string, err error) *errs.Error {
+	at := int64(-1)
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		at = syntax.Offset
+	case errors.As(err, &kind):
+		at = kind.Offset
+	default:
+		return errs.New(errs.InvalidArgument, "%s: %w", file, err)
+	}
+	return errs.New(errs.InvalidArgument, "%s:%d: %w", file, 1+strings.Count(text[:min(int(at), len(text))], "\n"), err)
 }
 
 // packages is a line of a Dockerfile that installs the Debian packages that

@@ -72,6 +72,32 @@ func memoryBomb(end time.Time) error {
 	return nil
 }
 
+// mapped uses memory until something ends it, in a process that has more pages mapped than the sandbox's kernel has: of
+// the processes on the host, this one is the largest.
+func mapped([]string) int {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return fail(err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return fail(err)
+	}
+	size := int(st.Size())
+	sum := 0
+	for range 1 + 512<<20/size {
+		b, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ, syscall.MAP_SHARED)
+		if err != nil {
+			return fail(err)
+		}
+		for i := 0; i < size; i += 4096 {
+			sum += int(b[i])
+		}
+	}
+	fmt.Println("mapped", sum)
+	return memory([]string{"100000"})
+}
+
 // diskBomb fills the disk, and empties it to fill it again.
 func diskBomb(end time.Time) error {
 	b := make([]byte, 1<<20)

@@ -30,6 +30,7 @@ var commands = map[string]func(args []string) int{
 	"stub":   stubborn,
 	"lines":  lines,
 	"memory": memory,
+	"mapped": mapped,
 	"forks":  forks,
 	"spin":   spin,
 	"serve":  serve,
