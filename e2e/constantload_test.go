@@ -21,6 +21,7 @@ import (
 
 var (
 	loadTime = flag.Duration("load.time", 0, "how long TestConstantLoad lasts at least; 0: each event takes place once")
+	loadDead = flag.Duration("load.dead", 5*time.Second, "how long no process of the control plane runs")
 	loadOnly = flag.String("load.events", "", "events of TestConstantLoad, separated by commas; empty: all")
 )
 
@@ -64,6 +65,7 @@ var loadEvents = []struct {
 	{"upgrade", (*constantLoad).upgrade},
 	{"kill-containerd", func(l *constantLoad) { kill(l.t, l.server.pid(l.t, "containerd")); l.healthy(l.t) }},
 	{"kill-postgres", func(l *constantLoad) { kill(l.t, l.server.pid(l.t, "postgres")); l.healthy(l.t) }},
+	{"dead", (*constantLoad).dead},
 	{"restart-postgres", func(l *constantLoad) { signal(l.t, l.server.pid(l.t, "postgres"), syscall.SIGINT); l.healthy(l.t) }},
 }
 
@@ -295,6 +297,24 @@ func (l *constantLoad) route() {
 func (l *constantLoad) restart(s syscall.Signal) {
 	l.mayTakeOver(func() {
 		signal(l.t, l.server.pid(l.t, "server"), s)
+		if err := l.start(); err != nil {
+			l.t.Fatal(err)
+		}
+		l.healthy(l.t)
+	})
+}
+
+// dead kills every process of the control plane. The ingress and the sandboxes serve alone until the server starts again.
+func (l *constantLoad) dead() {
+	st := l.server.status(l.t)
+	l.mayTakeOver(func() {
+		kill(l.t, l.server.pid(l.t, "server")) // first: it would start the others again
+		for _, c := range st.Components {
+			if c.PID > 0 && c.Name != "server" && c.Name != "ingress" {
+				kill(l.t, c.PID)
+			}
+		}
+		l.settles(*loadDead)
 		if err := l.start(); err != nil {
 			l.t.Fatal(err)
 		}

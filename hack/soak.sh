@@ -10,7 +10,7 @@
 # entities, a deletion of 12,000), amplification (16384 blocks),
 # damage (1000 flipped bits), sandboxes (100 at once, 200 idle, 10,000 one after the other), load (500 sessions, 2,000
 # executions, 50 SSH clients, webhooks that fail, the server killed in the middle of each), constantload (100,000 requests
-# through deployments, restarts and kills), chaos (random operations and kills for CHAOS, 2h), fuzz.
+# through deployments, restarts and kills), dead (the ingress serves for DEAD, 24h, without a process of the control plane), chaos (random operations and kills for CHAOS, 2h), fuzz.
 # SEEDS (10000) and FIRST (a number from the clock) choose the simulation's seeds, SOAK (10m) how long verify and each
 # fuzzer run. Needs root, bin/runtime and the toolchain with its test group: a skipped test is a failure. Logs go to LOGS (a new directory under TMPDIR).
 set -euo pipefail
@@ -83,6 +83,7 @@ sandboxes() {
 }
 load() { run load LOAD_SESSIONS=500 LOAD_AT_ONCE=30 LOAD_EXECUTIONS=2000 LOAD_CLIENTS=50 -- -run '^TestLoad$' ./e2e; }
 constantload() { run constantload -- -run '^TestConstantLoad$' ./e2e -load.time="${LOAD:-9m}"; }
+dead() { run dead -- -run '^TestConstantLoad$' ./e2e -load.events=dead -load.dead="${DEAD:-24h}"; }
 chaos() { run chaos -- -run '^TestChaos$' ./e2e -chaos.time="${CHAOS:-2h}" -chaos.seed="$first"; }
 fuzz() {
 	local f failed=0
@@ -92,7 +93,7 @@ fuzz() {
 	return $failed
 }
 
-all=(simulation replay writers metamorphic faults verify snapshots trim handover database store amplification damage sandboxes load constantload chaos fuzz)
+all=(simulation replay writers metamorphic faults verify snapshots trim handover database store amplification damage sandboxes load constantload dead chaos fuzz)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part; do
 	[[ " ${all[*]} " == *" $part "* ]] || { echo "unknown part: $part (${all[*]})" >&2; exit 2; }
