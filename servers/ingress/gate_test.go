@@ -62,8 +62,8 @@ func TestRouteAllow(t *testing.T) {
 		}
 	}
 	resp, _ := visit(t, in, "/", func(r *http.Request) { r.Host = testHost; r.Header.Set("X-Forwarded-For", "10.2.0.1") })
-	if resp.StatusCode != 200 {
-		t.Errorf("another host: %d", resp.StatusCode)
+	if resp.StatusCode != 403 {
+		t.Errorf("the name of the app below the local domain: %d", resp.StatusCode)
 	}
 	s := oneApp(up.URL)
 	s.Routes = []Route{{ID: "rt-1", Host: "example.com", Path: "/", App: "app-1", Service: "web", Settings: `{"of_tomorrow": 1}`}}
@@ -356,6 +356,7 @@ func TestMaintenanceAndOwnPages(t *testing.T) {
 	in := start(t, Config{})
 	s := routed(t, `{"error_pages": {"503": "<p>ours</p>", "default": "<p>other</p>"}, "allow": ["127.0.0.1"]}`, "/", up.URL)
 	s.Apps[0].Away = away(&app.App{Spec: app.AppSpec{Maintenance: &app.Maintenance{Message: "Moving house."}}})
+	s.Routes = append(s.Routes, Route{ID: "rt-2", Host: testHost, Path: "/", App: "app-1", Service: "web"})
 	in.install(s)
 	html := func(r *http.Request) { r.Header.Set("Accept", "text/html,*/*") }
 	if resp, body := visit(t, in, "/", html); resp.StatusCode != 503 || body != "<p>ours</p>" || resp.Header.Get("Retry-After") == "" {
