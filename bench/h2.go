@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -84,21 +82,7 @@ func (h *h2Hammer) close() {
 
 // run sends requests for d and returns how long each took.
 func (h *h2Hammer) run(ctx context.Context, d time.Duration) (latencies, time.Duration, error) {
-	var mu sync.Mutex
-	var all latencies
-	var failed error
-	var wg sync.WaitGroup
-	start := time.Now()
-	for _, c := range h.conns {
-		wg.Go(func() {
-			took, err := c.run(ctx, h.head, start, d)
-			mu.Lock()
-			all, failed = append(all, took...), errors.Join(failed, err)
-			mu.Unlock()
-		})
-	}
-	wg.Wait()
-	return all, time.Since(start), errors.Join(failed, ctx.Err())
+	return onEach(ctx, h.conns, func(i int, start time.Time) (latencies, error) { return h.conns[i].run(ctx, h.head, start, d) })
 }
 
 // run opens the streams, and a new one for each that ends, until d has passed. It returns when all have ended.

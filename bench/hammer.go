@@ -70,23 +70,29 @@ func (h *hammer) close() {
 
 // run sends requests for d and returns how long each took.
 func (h *hammer) run(ctx context.Context, d time.Duration) (latencies, time.Duration, error) {
+	return onEach(ctx, h.conns, func(i int, start time.Time) (took latencies, err error) {
+		for t := time.Now(); err == nil && t.Sub(start) < d && ctx.Err() == nil; {
+			if _, err = h.conns[i].Write(h.request); err == nil {
+				err = answer(h.readers[i])
+			}
+			now := time.Now()
+			took = append(took, now.Sub(t))
+			t = now
+		}
+		return took, err
+	})
+}
+
+// onEach calls do for each connection at the same time, with the time of the start, and joins what it returns.
+func onEach[C any](ctx context.Context, conns []C, do func(i int, start time.Time) (latencies, error)) (latencies, time.Duration, error) {
 	var mu sync.Mutex
 	var all latencies
 	var failed error
 	var wg sync.WaitGroup
 	start := time.Now()
-	for i, c := range h.conns {
+	for i := range conns {
 		wg.Go(func() {
-			var took latencies
-			var err error
-			for t := time.Now(); err == nil && t.Sub(start) < d && ctx.Err() == nil; {
-				if _, err = c.Write(h.request); err == nil {
-					err = answer(h.readers[i])
-				}
-				now := time.Now()
-				took = append(took, now.Sub(t))
-				t = now
-			}
+			took, err := do(i, start)
 			mu.Lock()
 			all, failed = append(all, took...), errors.Join(failed, err)
 			mu.Unlock()

@@ -296,6 +296,18 @@ func (e *env) attach() {
 	must(e.addons.Attach(e.Context(), "", "db", "shop", ""))(e)
 }
 
+// attachedAddon returns an environment in which the addon db is attached to the app shop, and its controller.
+func attachedAddon(t *testing.T) (*env, *Reconciler) {
+	t.Helper()
+	e := newEnv(t)
+	e.user("shop")
+	e.create("db")
+	e.attach()
+	r := e.reconciler(e.store)
+	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	return e, r
+}
+
 // running reports whether the attached app has the credential that it is to have.
 func (e *env) running() bool {
 	a := must(e.addons.Find(e.Context(), "", "db"))(e)

@@ -52,12 +52,7 @@ func TestAddonsOfAnAppToml(t *testing.T) {
 
 // An earlier version of an app gets the present variables of addons, and keeps its others.
 func TestEarlierVersionGetsPresentCredentials(t *testing.T) {
-	e := newEnv(t)
-	e.user("shop")
-	e.create("db")
-	e.attach()
-	r := e.reconciler(e.store)
-	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	e, r := attachedAddon(t)
 	before := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
 	must(e.addons.Rotate(t.Context(), "", "db"))(e)
 	e.settle(r, "db", func(a *addon.Addon) bool { return a.Spec.Credential == 2 && e.running() })
@@ -79,12 +74,7 @@ func TestEarlierVersionGetsPresentCredentials(t *testing.T) {
 // TestDetachInARollback: an attachment stays while the app is rolled back to a version that may have its variables, and
 // takes them away again when the rollback has given them to the app.
 func TestDetachInARollback(t *testing.T) {
-	e := newEnv(t)
-	e.user("shop")
-	e.create("db")
-	e.attach()
-	r := e.reconciler(e.store)
-	e.settle(r, "db", func(*addon.Addon) bool { return e.running() })
+	e, r := attachedAddon(t)
 	shop := must(e.apps(e.store).Find(t.Context(), "", "shop"))(e)
 	with := shop.Spec.Secrets
 	shop.Spec.Secrets = nil // the version that serves was made before the addon was attached

@@ -105,23 +105,8 @@ func TestRestrictedAppHasNoLocalName(t *testing.T) {
 	up := upstream(t, says("in"))
 	in := start(t, Config{})
 	get := func(host string) (int, string) {
-		t.Helper()
-		req, err := http.NewRequest(http.MethodGet, "http://"+in.addr+"/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Host = host
-		req.Header.Set("Accept", "application/json")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(body)
+		resp, body := visit(t, in, "/", func(r *http.Request) { r.Host = host; r.Header.Set("Accept", "application/json") })
+		return resp.StatusCode, body
 	}
 	open := routed(t, `{"rate": 100}`, "/", up.URL)
 	in.install(open)
