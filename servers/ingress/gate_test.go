@@ -114,6 +114,13 @@ func TestRestrictedAppHasNoLocalName(t *testing.T) {
 	if code, body := get(local); code != http.StatusOK {
 		t.Errorf("an app without a restriction: %d %s", code, body)
 	}
+	preview := routed(t, `{"allow": ["192.0.2.1"]}`, "/", up.URL)
+	preview.Routes[0].Preview = "pr-1"
+	preview.Apps[0].Versions = append(preview.Apps[0].Versions, Share{Version: "ver-2", Preview: "pr-1"})
+	in.install(preview)
+	if code, body := get(local); code != http.StatusOK {
+		t.Errorf("an app with a preview that is restricted: %d %s", code, body)
+	}
 	for _, settings := range []string{`{"allow": ["192.0.2.1"]}`, `{"users": {"ann": "[secret]"}}`} {
 		closed := routed(t, settings, "/admin", up.URL)
 		in.install(closed)

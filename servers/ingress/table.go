@@ -188,7 +188,7 @@ func newTable(s *State, reg *registry) *table {
 			continue // the app was deleted or is not listed yet
 		}
 		tg = tg.through(reg.gate(r))
-		restricted[r.App] = restricted[r.App] || tg.gate.restricts()
+		restricted[r.App] = restricted[r.App] || r.Preview == "" && tg.gate.restricts()
 		rl := rule{path: strings.TrimSuffix(r.Path, "/"), target: tg}
 		host := strings.ToLower(r.Host)
 		switch {
