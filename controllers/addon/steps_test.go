@@ -204,8 +204,8 @@ func TestAddonThatCannotBeDeployedSaysWhy(t *testing.T) {
 	}
 }
 
-// A fault of the system during the deployment, such as a killed containerd, is none of the addon: whoever waits for the
-// addon waits on, and the controller deploys again soon.
+// TestAddonWaitsThroughFaultsOfTheSystem: if a part of the system fails during the deployment, such as a killed
+// containerd, the controller keeps the addon pending and deploys again soon. Callers who wait for the addon wait on.
 func TestAddonWaitsThroughFaultsOfTheSystem(t *testing.T) {
 	e := newEnv(t)
 	e.create("db")

@@ -70,9 +70,9 @@ func (s *Server) Authenticate(ctx context.Context, key string) (*Caller, error) 
 // ProjectHeader names the project of a request whose key has roles in all projects.
 const ProjectHeader = "X-Project"
 
-// AuthenticateRequest returns the caller of a request, who must be released. With ProjectHeader it is as one with a key of
-// that project: lists have its entities alone, and names are those of the project. PermissionDenied if the key has no role
-// there.
+// AuthenticateRequest returns the caller of a request; the handler releases it. If the request has ProjectHeader, the
+// caller gets the roles of its key in that project alone: lists then have only entities of the project, and the server
+// looks names up there. PermissionDenied if the key has no role in the project.
 func (s *Server) AuthenticateRequest(r *http.Request) (*Caller, error) {
 	c, err := s.Authenticate(r.Context(), Key(r))
 	project := r.Header.Get(ProjectHeader)

@@ -125,11 +125,7 @@ type kept struct{ c *Client }
 func (k kept) Finish(ctx context.Context, sid string) error {
 	ctx, cancel := context.WithTimeout(ctx, finishTime)
 	defer cancel()
-	err := k.c.gateway.Finish(ctx, &runner.SandboxRequest{Sandbox: id.Sandbox(sid)})
-	if errs.Is(err, errs.Unimplemented) { // an earlier version, which loses it
-		return nil
-	}
-	return err
+	return k.c.gateway.Finish(ctx, &runner.SandboxRequest{Sandbox: id.Sandbox(sid)})
 }
 
 func pause(ctx context.Context, d time.Duration) bool {
