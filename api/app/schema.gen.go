@@ -1567,8 +1567,8 @@ type AppVersionSpec struct {
 	Env map[string]string `cbor:"7,keyasint,omitempty" json:"env,omitempty"`
 	// Secret environment when it was made.
 	Secrets map[string]schema.Secret `cbor:"8,keyasint,omitempty" json:"secrets,omitempty"`
-	// Names of the secrets that are of addons. A rollback gives them the values of now, and
-	// leaves out those of addons that were detached since.
+	// Names of the secrets that addons gave the app. A rollback sets their present values,
+	// and leaves out the variables of addons that were detached since.
 	AddonVariables []string `cbor:"17,keyasint,omitempty" json:"addon_variables,omitempty"`
 	// Source.
 	Git *GitInfo `cbor:"9,keyasint,omitempty" json:"git,omitempty"`
@@ -1751,7 +1751,7 @@ var AppVersionKind = &schema.Kind{
 		{Path: "spec.network", Number: 13, Type: "component network", Doc: "What its sandboxes reach, and which apps reach them; absent: all, and all of the project."},
 		{Path: "spec.env", Number: 7, Type: "map of string", Doc: "The app's environment when it was made; a rollback brings it back."},
 		{Path: "spec.secrets", Number: 8, Type: "map of secret", Doc: "Secret environment when it was made."},
-		{Path: "spec.addon_variables", Number: 17, Type: "list of string", Doc: "Names of the secrets that are of addons. A rollback gives them the values of now, and leaves out those of addons that were detached since."},
+		{Path: "spec.addon_variables", Number: 17, Type: "list of string", Doc: "Names of the secrets that addons gave the app. A rollback sets their present values, and leaves out the variables of addons that were detached since."},
 		{Path: "spec.git", Number: 9, Type: "component git_info", Doc: "Source."},
 		{Path: "spec.copied_from", Number: 10, Type: "ref app_version", Doc: "The version it repeats, for rollback, config and restart."},
 		{Path: "status.served_at", Number: 1, Type: "time", Doc: "Time at which it got all traffic; absent: it never did."},

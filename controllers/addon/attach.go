@@ -170,8 +170,8 @@ func (x *attached) detach(ctx context.Context, project string) (bool, error) {
 	if x.to, err = entity.Get[app.App](ctx, x.Store, x.t.Spec.App); err != nil {
 		return false, err
 	}
-	// A rollback to a version that has them gives them to the app again. No other deployment does, and one may wait for
-	// the end of this.
+	// A rollback to a version with the variables gives them to the app again, so the attachment stays until it has ended.
+	// Other deployments do not, and some wait until the attachment is gone.
 	if under := x.to.Status.ActiveDeployment; under != "" {
 		d, err := entity.Get[app.Deployment](ctx, x.Store, under)
 		if err != nil {
@@ -202,7 +202,7 @@ func (x *attached) detach(ctx context.Context, project string) (bool, error) {
 
 func deploying(a *app.App) string { return fmt.Sprintf("app %s is being deployed", a.Name) }
 
-// say writes what the attachment waits for, if it changed.
+// say records the reason why the attachment waits, if it has changed.
 func (x *attached) say(ctx context.Context, why string) error {
 	if why == x.t.Status.Message {
 		return nil

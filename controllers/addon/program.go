@@ -114,7 +114,8 @@ func (w *work) deploy(ctx context.Context) (outcome, error) {
 	return w.begin(ctx, digest)
 }
 
-// failedJustNow reports whether a deployment ended so short a time ago that it is too early for the next.
+// failedJustNow reports whether a deployment that failed ended less than retryAfter ago, or retrySoon after a fault of the
+// system: then the controller does not begin the next one yet.
 func (r *Reconciler) failedJustNow(d *app.Deployment) bool {
 	after := retryAfter
 	if faultOfSystem(d) {
@@ -123,7 +124,7 @@ func (r *Reconciler) failedJustNow(d *app.Deployment) bool {
 	return d.Status.EndedAt != nil && r.now().Sub(*d.Status.EndedAt) < after
 }
 
-// faultOfSystem reports whether a deployment failed by no fault of its app.
+// faultOfSystem reports whether the system made a deployment fail, and not its app.
 func faultOfSystem(d *app.Deployment) bool {
 	return d.Status.Failure != nil && d.Status.Failure.Reason == app.FailureReasonInternal
 }

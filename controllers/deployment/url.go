@@ -9,8 +9,8 @@ import (
 )
 
 // url returns the URL at which the app answers without a route. It is empty if there is no ingress, if no version
-// serves or the one that does has no web service with a port, and if another project has an older app of the same name:
-// the ingress gives the host to the oldest one.
+// serves, if the version that serves has no web service with a port, and if another project has an older app of the
+// same name: the ingress gives the host to the oldest app.
 func (r *rollout) url(ctx context.Context) (string, error) {
 	if r.URL == nil || r.app.Status.Active() == "" {
 		return "", nil

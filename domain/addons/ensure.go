@@ -78,8 +78,9 @@ func ensure(ctx context.Context, s entity.Store, a *app.App, w app.AddonRequest)
 	return strings.TrimSuffix(fmt.Sprintf("waiting for addon %s: %s", name, x.Status.Message), ": "), nil
 }
 
-// Current returns the secrets for a new version of an app from those of an earlier one. What was of addons then is left
-// out, since they refuse the credentials of that time; what is of addons now has its present value.
+// Current returns the secrets for a new version of an app from those of an earlier one. It leaves out the variables that
+// addons gave the earlier version, since addons refuse the credentials of that time, and adds those that they give the
+// app now.
 func Current(ctx context.Context, r entity.Reader, a *app.App, earlier *app.AppVersionSpec) (map[string]schema.Secret, error) {
 	given, err := Given(ctx, r, a)
 	if err != nil {
