@@ -135,6 +135,10 @@ func (o *options) request(args []string) (*sandbox.RunCodeRequest, error) {
 	return req, nil
 }
 
+// otherForms tells a user whose argument is no program which command they may have meant.
+const otherForms = "For code on the command line give its language: -l python '...'. " +
+	"`r app run -- COMMAND` runs a command of an app, `r sandbox run -- COMMAND` any other"
+
 // Program returns the code that arg names, a file, code itself, or - for standard
 // input, and the name of its file, if it has one.
 func Program(in io.Reader, language, arg string) (code []byte, file string, err error) {
@@ -151,11 +155,11 @@ func Program(in io.Reader, language, arg string) (code []byte, file string, err 
 	case language != "" && !isFile:
 		return []byte(arg), "", nil
 	case serr != nil && errors.Is(serr, fs.ErrNotExist):
-		return nil, "", exit.Usagef("there is no file %s. For code on the command line give its language: -l python '...'. `r app run -- COMMAND` runs a command of an app, `r sandbox run -- COMMAND` any other", arg)
+		return nil, "", exit.Usagef("there is no file %s. %s", arg, otherForms)
 	case serr != nil:
 		return nil, "", exit.Usagef("%v", serr)
 	case !isFile:
-		return nil, "", exit.Usagef("%s is not a file", arg)
+		return nil, "", exit.Usagef("%s is not a file. %s", arg, otherForms)
 	}
 	code, err = readFile(arg)
 	return code, filepath.Base(arg), err
