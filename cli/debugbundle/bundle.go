@@ -99,7 +99,7 @@ func (o *options) run(ctx context.Context, path string) error {
 	}
 	defer f.Abort()
 	z := gzip.NewWriter(f)
-	b := &bundle{tar: tar.NewWriter(z), time: time.Now().UTC(), left: maxAll}
+	b := &bundle{tar: tar.NewWriter(z), time: time.Now().UTC(), left: maxAll, most: maxFile}
 	o.fill(ctx, b, cfg)
 	b.add("errors.txt", []byte(strings.Join(append(b.errors, ""), "\n")))
 	for _, c := range []io.Closer{b.tar, z} {
@@ -127,7 +127,8 @@ func (o *options) run(ctx context.Context, path string) error {
 type bundle struct {
 	tar    *tar.Writer
 	time   time.Time
-	left   int
+	left   int // bytes
+	most   int // bytes of one file
 	names  []string
 	errors []string
 	err    error // of writing
@@ -136,7 +137,7 @@ type bundle struct {
 // add adds a file; of one that is too long the end.
 func (b *bundle) add(name string, text []byte) {
 	text = scrub(text)
-	limit := min(maxFile, b.left)
+	limit := min(b.most, b.left)
 	if len(text) > limit {
 		text = append([]byte("...\n"), text[len(text)-max(limit-4, 0):]...)
 	}

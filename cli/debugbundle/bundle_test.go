@@ -83,15 +83,16 @@ func TestTextsOfUsersAreNotInEntities(t *testing.T) {
 }
 
 func TestBundleIsBounded(t *testing.T) {
+	const most = 1 << 16
 	var out bytes.Buffer
-	b := &bundle{tar: tar.NewWriter(&out), left: maxFile + 10}
-	big := append(bytes.Repeat([]byte("line\n"), maxFile/4), "end\n"...)
+	b := &bundle{tar: tar.NewWriter(&out), left: most + 10, most: most}
+	big := append(bytes.Repeat([]byte("line\n"), most/4), "end\n"...)
 	b.add("first", big)
 	b.add("second", big)
 	if err := errors.Join(b.err, b.tar.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if out.Len() > maxFile+10<<10 {
+	if out.Len() > most+10<<10 {
 		t.Errorf("%d bytes", out.Len())
 	}
 	r := tar.NewReader(&out)

@@ -182,6 +182,7 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			e.bake = 20 * time.Millisecond
+			e.forgetful()
 			const name = "shop"
 			stop := e.control(e.store)
 			e.succeed(e.deploy(name, e.source("ok", "web@data=ok")))

@@ -94,6 +94,10 @@ func newEnv(t *testing.T) *env {
 	return e
 }
 
+// forgetful lets a control plane find every version, and few sandboxes of the lives before
+// it: each life reads less.
+func (e *env) forgetful() { e.retained.Versions, e.retained.EndedPools = 1000, time.Millisecond }
+
 func (e *env) now() time.Time { return time.Now().Add(time.Duration(e.ahead.Load())) }
 
 func (e *env) advance(d time.Duration) { e.ahead.Add(int64(d)) }

@@ -292,6 +292,7 @@ func TestPreviewDiesAfterEveryWrite(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
+			e.forgetful()
 			e.bake = 20 * time.Millisecond
 			stop := e.control(e.store)
 			e.succeed(e.deploy(name, e.source("ok", "web=ok")))
