@@ -10,15 +10,18 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/testenv.sh
-mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
+mapfile -t all < <("$go" list ./... | grep -Ev '/(e2e|hack/deptest)$') # make lint runs deptest
+# make lint vets too, and without debugging information a test is linked in half of the time.
+test=("$go" test -vet=off -ldflags=-w)
 
 pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
 
 case ${1:?unit, root, e2e, packages, probe, kubernetes or image} in
 unit)
-	"$go" test -race -tags faultpoints ./pkg/fault
+	"${test[@]}" -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
-	exec "$go" test -race -timeout 25m "${pkgs[@]}"
+	# Some of them wait, so there is one more than there are processors.
+	exec "${test[@]}" -race -p "$(($(nproc) + 1))" -timeout 25m "${pkgs[@]}"
 	;;
 root)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test as root" >&2; exit 1; }
@@ -28,7 +31,7 @@ root)
 	bin/test/baseimages -dir "${RUNTIME_CACHE:-${HOME:-/root}/.cache/miren-runtime}/baseimages" -sandboxes
 	# A package that fails does not keep the others from showing theirs.
 	rc=0
-	"$go" test -race -timeout 25m "${pkgs[@]}" || rc=$?
+	"${test[@]}" -race -timeout 25m "${pkgs[@]}" || rc=$?
 	(cd components/shim && "$go" test -race ./...) || rc=$?
 	"$0" e2e || rc=$?
 	exit "$rc"
@@ -37,7 +40,7 @@ e2e)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make e2e as root" >&2; exit 1; }
 	hack/build.sh --faults
 	# The tests wait most of their time.
-	exec "$go" test -timeout 55m -count=1 -parallel 3 ./e2e
+	exec "${test[@]}" -timeout 55m -count=1 -parallel 3 ./e2e
 	;;
 packages)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test-packages as root" >&2; exit 1; }
