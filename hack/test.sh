@@ -20,8 +20,8 @@ case ${1:?unit, root, e2e, packages, probe, kubernetes or image} in
 unit)
 	"${test[@]}" -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
-	# Some of them wait, so there is one more than there are processors.
-	exec "${test[@]}" -race -p "$(($(nproc) + 1))" -timeout 25m "${pkgs[@]}"
+	# They wait half of their time.
+	exec "${test[@]}" -race -p "$((2 * $(nproc)))" -timeout 25m "${pkgs[@]}"
 	;;
 root)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test as root" >&2; exit 1; }
