@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages corpus probe test-kubernetes test-image test-vm bench soak seeds load chaos lint generate config validate-config packages package deb image chart release release-data toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-all test-unit test-root e2e test-packages corpus probe test-kubernetes test-image test-vm bench soak seeds load chaos lint generate config validate-config packages package deb image chart release release-data toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -32,8 +32,12 @@ test: ## Everything, unit to end-to-end, on the real components
 	@hack/packages.sh base test
 	@hack/clean-check.sh before
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory --keep-going test-unit test-root # one run shows every failure
+	@$(MAKE) --no-print-directory test-all
 	@hack/clean-check.sh after
+
+test-all: toolchain bin/runtime ## Every test without the checks of lint, and without a look at what is left over (root)
+	@hack/toolchain.sh test
+	@hack/test.sh all
 
 test-unit: packages ## Tests that need no root and of the toolchain only what hack/toolchain.sh test builds
 	@hack/toolchain.sh test

@@ -185,7 +185,8 @@ func TestBrokenDeploysAreExplained(t *testing.T) {
 		{"bad build", "package main\n\nfunc main() { undefined() }\n", short, 3, []string{"undefined"}},
 		{"crash at start", "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"no database\"); os.Exit(7) }\n", short, 4,
 			[]string{"exit code 7", "no database"}},
-		{"wrong port", "package main\n\nimport \"net/http\"\n\nfunc main() { http.ListenAndServe(\":9999\", nil) }\n", short, 4, []string{"9999", "8080"}},
+		// A number in the source would be found, and taken for the port.
+		{"wrong port", "package main\n\nimport (\n\t\"fmt\"\n\t\"net/http\"\n)\n\nfunc main() { http.ListenAndServe(fmt.Sprintf(\":%d\", 9990+9), nil) }\n", short, 4, []string{"9999", "8080"}},
 		{"never healthy", "package main\n\nimport \"net/http\"\n\nfunc main() {\n\thttp.ListenAndServe(\":8080\", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }))\n}\n",
 			short, 4, []string{"not healthy", "503"}},
 		{"out of memory", "package main\n\nvar hog [][]byte\n\nfunc main() {\n\tfor {\n\t\tb := make([]byte, 8<<20)\n\t\tfor i := range b {\n\t\t\tb[i] = byte(i)\n\t\t}\n\t\thog = append(hog, b)\n\t}\n}\n",
