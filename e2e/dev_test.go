@@ -174,9 +174,9 @@ type devServer struct {
 	checkout string
 }
 
-func newDev(t *testing.T) *devServer {
+func newDev(t *testing.T, name string) *devServer {
 	t.Helper()
-	s, err := newServer("dev")
+	s, err := newServer(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,8 @@ func (d *devServer) load(app string) (stop func() (int64, error)) {
 
 // TestDevRestartsOnEditWhileAppsAnswer edits a copy of the checkout under make dev.
 func TestDevRestartsOnEditWhileAppsAnswer(t *testing.T) {
-	d := newDev(t)
+	t.Parallel()
+	d := newDev(t, "dev")
 	term := startTerminal(t, d.script("make", "dev"))
 	term.wait(t, "dev: server runs")
 	deploy := d.script("hack/dev.sh", "shell", "-c", "r app deploy --dir examples/go-http --app dev")
@@ -345,7 +346,8 @@ func TestDevRestartsOnEditWhileAppsAnswer(t *testing.T) {
 // TestDevTmuxHasServerLogsAndShell starts make dev-tmux, types a command in its
 // shell, kills the server's pane and stops what it left.
 func TestDevTmuxHasServerLogsAndShell(t *testing.T) {
-	d := newDev(t)
+	t.Parallel()
+	d := newDev(t, "dev-tmux")
 	tmux := func(args ...string) string {
 		t.Helper()
 		out, err := d.script("tmux", args...).CombinedOutput()

@@ -31,6 +31,7 @@ type shownDisk struct {
 // TestDisks makes, clones, resizes and deletes disks with the commands, also while
 // the server is killed. `r server stop` leaves nothing of them on the machine.
 func TestDisks(t *testing.T) {
+	t.Parallel()
 	s := own(t, "disks")
 	if out := s.r(t, "", "disk", "create", "data", "--size", "64M"); !strings.Contains(out, "created data") {
 		t.Errorf("create: %s", out)

@@ -14,6 +14,7 @@ import (
 // TestDockerDriver: a server runs its sandboxes as containers of a Docker engine, over a crash of the server, says what
 // that engine cannot do, and leaves nothing in it.
 func TestDockerDriver(t *testing.T) {
+	t.Parallel()
 	if !private.Inside() {
 		// Here a network exists, for the image.
 		shared.r(t, "", "sandbox", "run", "--image", "debian", "--", "true")

@@ -412,6 +412,7 @@ func TestTwoInstances(t *testing.T) {
 // says so, deployments do not wait for it, and it works as soon as the port is
 // free.
 func TestIngressPortTaken(t *testing.T) {
+	t.Parallel()
 	s, err := newServer("port-taken")
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 // client that has nothing of the server but a key, or a token, and the certificate of its
 // authority.
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	need.Tools(t, "bash")
 	port, err := freePort()
 	if err != nil {

@@ -27,6 +27,7 @@ import (
 // losses. The test's server has a network and mounts of its own, so that no
 // other test loses its firewall. The test fails if anything is left.
 func TestNode(t *testing.T) {
+	t.Parallel()
 	if !private.Inside() {
 		// Here a network exists, for the image.
 		shared.r(t, "", "sandbox", "run", "--image", "debian", "--", "true")

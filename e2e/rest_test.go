@@ -19,6 +19,7 @@ import (
 // has the OpenAPI document validated, and a property-based tester look for
 // answers that the document does not have, and for those of status 500 and above.
 func TestREST(t *testing.T) {
+	t.Parallel()
 	need.Tools(t, "curl", "jq", "bash")
 	s, url := withAPI(t, "rest")
 	key := strings.TrimSpace(s.r(t, "", "key", "create", "rest"))

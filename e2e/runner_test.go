@@ -157,6 +157,7 @@ while (my $c = $s->accept) {
 // addresses: made there by the server's scheduler, and used through the server,
 // over the one connection that the runner dialled.
 func TestRunner(t *testing.T) {
+	t.Parallel()
 	need.Tools(t, "ip", "nft", "nsenter", "sysctl")
 	net := newSite(t)
 	port, err := freePort()
