@@ -31,7 +31,7 @@ func startGated(t *testing.T, allow []netip.Prefix, own app.RouteOidc) *gated {
 	g := &gated{t: t, provider: oidctest.New(t)}
 	own.Issuer, own.ClientID = g.provider.URL, g.provider.ID
 	up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "%s user=%q email=%q other=%q", r.URL, r.Header.Values("X-Auth-Request-User"), r.Header.Values("X-Auth-Request-Email"), r.Header.Values("X_Auth_Request_User"))
+		fmt.Fprintf(w, "%s user=%q email=%q other=%q cookies=%q", r.URL, r.Header.Values("X-Auth-Request-User"), r.Header.Values("X-Auth-Request-Email"), r.Header.Values("X_Auth_Request_User"), r.Header.Values("Cookie"))
 	})
 	settings, err := json.Marshal(app.RouteSettings{Oidc: &own})
 	if err != nil {
@@ -102,7 +102,7 @@ func TestLogin(t *testing.T) {
 		r.Header.Set("X-Auth-Request-User", "root")
 		r.Header["X_Auth_Request_User"] = []string{"root"}
 	}
-	want := `/admin/x?y=1 user=["u-1"] email=["ann@example.com"] other=[]`
+	want := `/admin/x?y=1 user=["u-1"] email=["ann@example.com"] other=[] cookies=[]`
 	for range 2 {
 		if code, body := g.open(c, "/admin/x?y=1", forged); code != 200 || body != want {
 			t.Fatalf("%d %s", code, body)
@@ -113,6 +113,15 @@ func TestLogin(t *testing.T) {
 	}
 	if code, body := g.open(c, "/", forged); code != 200 || !strings.Contains(body, "root") {
 		t.Errorf("a route without a login: %d %s", code, body)
+	}
+	// Apps do not get the cookies of the ingress: the one at / could log in at /admin with them.
+	for path, user := range map[string]string{"/admin": `["u-1"]`, "/": "[]"} {
+		code, body := g.open(c, path, func(r *http.Request) {
+			r.Header.Set("Cookie", "a=1; "+sessionCookie+"=x; b=\"2\";"+loginCookie+" = x")
+		})
+		if code != 200 || body != path+" user="+user+" email="+strings.Replace(user, "u-1", "ann@example.com", 1)+` other=[] cookies=["a=1; b=\"2\""]` {
+			t.Errorf("cookies: %d %s", code, body)
+		}
 	}
 	// Programs are refused without a way around.
 	if code, body := g.open(g.browser(), "/admin", func(r *http.Request) { r.Header.Set("Accept", "application/json") }); code != 401 || !strings.Contains(body, "login_required") {

@@ -277,10 +277,8 @@ func (x *exchange) admit(p *previewState, tokens []token) *page {
 		case inHeader:
 			x.r.Header.Del(tok.name)
 		}
-		x.removeCookie()
 		return nil
 	}
-	x.removeCookie()
 	switch {
 	case p.Public:
 		return nil
@@ -304,32 +302,6 @@ func (x *exchange) removeParameter() {
 	}
 	u.RawQuery = strings.Join(keep, "&")
 	x.r.URL, x.r.RequestURI = &u, u.RequestURI()
-}
-
-// removeCookie removes the cookie of the ingress, whatever its value, and leaves
-// the others as they are.
-func (x *exchange) removeCookie() {
-	lines := x.r.Header["Cookie"]
-	if len(x.r.CookiesNamed(previewCookie)) == 0 {
-		return
-	}
-	var out []string
-	for _, line := range lines {
-		var keep []string
-		for part := range strings.SplitSeq(line, ";") {
-			if name, _, _ := strings.Cut(strings.TrimSpace(part), "="); name != previewCookie {
-				keep = append(keep, strings.TrimSpace(part))
-			}
-		}
-		if len(keep) > 0 {
-			out = append(out, strings.Join(keep, "; "))
-		}
-	}
-	if out == nil {
-		x.r.Header.Del("Cookie")
-		return
-	}
-	x.r.Header["Cookie"] = out
 }
 
 // remember gives the client the token as a cookie of this host and sends it to

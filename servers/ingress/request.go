@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -86,6 +87,26 @@ func prepare(r *http.Request) outgoing {
 	return o
 }
 
+// ownCookies are for the ingress alone: with them an app could pass the login or the
+// preview of another that has a path of the same host.
+var ownCookies = []string{previewCookie, sessionCookie, loginCookie}
+
+// appCookies returns a line of cookies without those of the ingress, and with every other
+// as it came.
+func appCookies(line string) string {
+	if !strings.Contains(line, "runtime_") {
+		return line
+	}
+	var keep []string
+	for part := range strings.SplitSeq(line, ";") {
+		name, _, _ := strings.Cut(part, "=")
+		if !slices.Contains(ownCookies, strings.TrimSpace(name)) {
+			keep = append(keep, strings.TrimSpace(part))
+		}
+	}
+	return strings.Join(keep, "; ")
+}
+
 func newRequestID() string {
 	var b [12]byte
 	rand.Read(b[:]) // never fails
@@ -137,6 +158,11 @@ func (o *outgoing) appendHead(b []byte, trusted bool) []byte {
 			continue
 		}
 		for _, v := range values {
+			if name == "Cookie" {
+				if v = appCookies(v); v == "" {
+					continue
+				}
+			}
 			b = appendField(b, name, v)
 		}
 	}
