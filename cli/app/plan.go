@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/rollout"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
@@ -123,7 +124,7 @@ func (o *deployOptions) showPlan(name string, tree *source.Tree, plan *stack.Pla
 	for _, s := range plan.Services {
 		o.Printf("service  %s%s\n", s.Name, serviceText(s))
 	}
-	o.Printf("%d files, %d ignored\n", len(tree.Manifest.Files), tree.Ignored)
+	o.Printf("%s, %d ignored\n", rollout.Files(len(tree.Manifest.Files)), tree.Ignored)
 	for _, s := range tree.Skipped {
 		o.Printf("skipped %s\n", s)
 	}

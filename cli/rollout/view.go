@@ -104,12 +104,13 @@ func (*jsonView) Close() {}
 
 func (u Upload) String() string {
 	if u.Missing == 0 {
-		return fmt.Sprintf("the server has all %s already", files(u.Files))
+		return fmt.Sprintf("the server has all %s already", Files(u.Files))
 	}
-	return fmt.Sprintf("%s of %d (%s)", files(u.Missing), u.Files, schema.CellBytes(u.Bytes))
+	return fmt.Sprintf("%s of %d (%s)", Files(u.Missing), u.Files, schema.CellBytes(u.Bytes))
 }
 
-func files(n int) string {
+// Files is a number of files in words.
+func Files(n int) string {
 	if n == 1 {
 		return "1 file"
 	}

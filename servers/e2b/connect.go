@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -132,10 +134,8 @@ func streaming[Q any](s *Server, f func(context.Context, *guest, *Q, *answers) e
 			return
 		}
 		a := &answers{w: w, flusher: http.NewResponseController(w)}
-		ms, _ := strconv.ParseInt(r.Header.Get("Connect-Timeout-Ms"), 10, 64)
-		a.timeout = time.Duration(ms) * time.Millisecond
-		seconds, _ := strconv.ParseInt(r.Header.Get("Keepalive-Ping-Interval"), 10, 64)
-		a.ping = time.Duration(seconds) * time.Second
+		a.timeout = duration(r.Header.Get("Connect-Timeout-Ms"), time.Millisecond)
+		a.ping = duration(r.Header.Get("Keepalive-Ping-Interval"), time.Second)
 		w.Header().Set("Content-Type", "application/connect+json")
 		q := new(Q)
 		if err = readEnvelope(w, r, q); err == nil {
@@ -150,6 +150,16 @@ func streaming[Q any](s *Server, f func(context.Context, *guest, *Q, *answers) e
 		}
 		_ = a.envelope(flagEnd, end) // a client that is gone needs no end
 	}
+}
+
+// duration reads the value of a header in a unit. It returns 0 for text that states no duration,
+// and the longest duration for more than that.
+func duration(text string, unit time.Duration) time.Duration {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if n < 0 || err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0
+	}
+	return time.Duration(min(n, math.MaxInt64/int64(unit))) * unit
 }
 
 // readEnvelope reads the one message of a request.

@@ -32,6 +32,17 @@ func newServer(t *testing.T) *Server {
 	return s
 }
 
+func TestDurationsOfHeaders(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"": 0, "x": 0, "-5": 0, "-99999999999999999999": 0, "0": 0, "30": 30 * time.Second,
+		"18446744074": 9223372036 * time.Second, "99999999999999999999": 9223372036 * time.Second,
+	} {
+		if got := duration(text, time.Second); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestTokenOpensItsSandboxOnly(t *testing.T) {
 	s := newServer(t)
 	const a, b = id.Sandbox("sb-aaaaaaaaaaaaaaaa"), id.Sandbox("sb-bbbbbbbbbbbbbbbb")

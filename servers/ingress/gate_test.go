@@ -369,12 +369,16 @@ func TestMaintenanceAndOwnPages(t *testing.T) {
 
 func TestSticky(t *testing.T) {
 	one, two, three := upstream(t, says("1")), upstream(t, says("2")), upstream(t, says("3"))
-	in := start(t, Config{})
+	in := start(t, Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
 	in.install(routed(t, `{"sticky": true}`, "/", one.URL, two.URL, three.URL))
 	resp, first := visit(t, in, "/", nil)
 	cookies := resp.Cookies()
-	if len(cookies) != 1 || cookies[0].Name != stickyCookie || !cookies[0].HttpOnly {
+	if len(cookies) != 1 || cookies[0].Name != stickyCookie || !cookies[0].HttpOnly || cookies[0].Secure {
 		t.Fatalf("cookies %v", cookies)
+	}
+	resp, _ = visit(t, in, "/", func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") })
+	if c := resp.Cookies(); len(c) != 1 || !c[0].Secure {
+		t.Errorf("cookies of a client of HTTPS: %v", c)
 	}
 	with := func(r *http.Request) { r.AddCookie(cookies[0]) }
 	for range 20 {

@@ -43,7 +43,7 @@ func (g *gate) stick(x *exchange, b *backend) {
 	if c, err := x.r.Cookie(stickyCookie); err == nil && c.Value == tag {
 		return
 	}
-	x.w.Header().Add("Set-Cookie", (&http.Cookie{Name: stickyCookie, Value: tag, Path: g.path, HttpOnly: true, Secure: x.r.TLS != nil,
+	x.w.Header().Add("Set-Cookie", (&http.Cookie{Name: stickyCookie, Value: tag, Path: g.path, HttpOnly: true, Secure: x.isSecure(),
 		SameSite: http.SameSiteLaxMode}).String())
 }
 
