@@ -103,6 +103,10 @@ func watch[T, E any, P interface {
 
 // advance installs a new table if one is needed, and then records the position.
 func (f *follower) advance(at schema.Token) {
+	if !f.synced { // no change tells of what was deleted between the first questions and the listing
+		f.in.keys.refresh()
+		f.in.passwords.refresh()
+	}
 	if f.changed || !f.synced {
 		f.publish(at)
 		f.changed, f.synced = false, true

@@ -429,3 +429,20 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("the socket was left: %v", err)
 	}
 }
+
+// TestAsksAfterTheFirstListing: no change tells of a certificate, or of a user of a route, that was deleted after the
+// ingress asked for them and before it listed the store. So it asks once more.
+func TestAsksAfterTheFirstListing(t *testing.T) {
+	l := newLink(newControl(t).store)
+	l.sever()
+	var certificates, passwords atomic.Int64
+	start(t, Config{Reader: l, Logger: quiet,
+		Certificates: func(context.Context) ([]Certificate, error) { certificates.Add(1); return nil, nil },
+		Passwords:    func(context.Context) ([]Password, error) { passwords.Add(1); return nil, nil }})
+	both := func(n int64) func() bool {
+		return func() bool { return certificates.Load() >= n && passwords.Load() >= n }
+	}
+	wait.For(t, "the ingress asks at its start", both(1))
+	l.restore()
+	wait.For(t, "the ingress asks after the listing", both(2))
+}
