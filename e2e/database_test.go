@@ -38,7 +38,6 @@ func kills() int {
 // build on a real file system on an attached disk, while the disk daemon is
 // killed and restarted. Neither may see an error.
 func TestDatabaseOnDisk(t *testing.T) {
-	t.Parallel()
 	s, err := newServer("disk-database")
 	if err != nil {
 		t.Fatal(err)

@@ -285,7 +285,6 @@ func (d *devServer) load(app string) (stop func() (int64, error)) {
 
 // TestDevRestartsOnEditWhileAppsAnswer edits a copy of the checkout under make dev.
 func TestDevRestartsOnEditWhileAppsAnswer(t *testing.T) {
-	t.Parallel()
 	d := newDev(t, "dev")
 	term := startTerminal(t, d.script("make", "dev"))
 	term.wait(t, "dev: server runs")

@@ -49,7 +49,7 @@ e2e)
 	as_root e2e
 	hack/build.sh --faults
 	# The tests wait most of their time.
-	exec "${test[@]}" -timeout 55m -count=1 -parallel 4 ./e2e
+	exec "${test[@]}" -timeout 55m -count=1 -parallel 3 ./e2e
 	;;
 packages)
 	as_root test-packages
