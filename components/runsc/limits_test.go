@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -180,18 +181,14 @@ func TestOutOfMemory(t *testing.T) {
 			{"mapped", []string{"mapped"}, execution.CauseOOM},
 			{"killed", []string{"signal", "9"}, execution.CauseExit},
 		} {
-			var exit execution.Exit
-			for try := range 3 { // in one of some hundred runs the kernel counts no kill; it is not known why
-				s := m.spec(fmt.Sprintf("%s-%d", tc.id, try), tc.command...)
-				s.MemoryBytes = 64 << 20
-				m.Env().Start(t, s)
-				if exit = m.Env().Ended(t, s.ID); exit.Cause == tc.cause {
-					break
-				}
-				t.Logf("%s: %+v", s.ID, exit)
-			}
-			if exit.Cause != tc.cause || exit.Code != 137 {
+			s := m.spec(tc.id, tc.command...)
+			s.MemoryBytes = 64 << 20
+			m.Env().Start(t, s)
+			if exit := m.Env().Ended(t, s.ID); exit.Cause != tc.cause || exit.Code != 137 {
 				t.Errorf("%s: %+v", tc.id, exit)
+				// In one of 250 runs the kernel had counted no kill, and it is not known why.
+				memory, err := exec.Command("sh", "-c", "grep -s . $(find /sys/fs/cgroup -path '*/"+tc.id+"/memory.*'); dmesg | grep -i oom | tail").CombinedOutput()
+				t.Logf("%v: %s", err, memory)
 			}
 		}
 	})

@@ -91,7 +91,7 @@ func killAt(n int) {
 }
 
 // steps is how many transactions a script has that is killed at every write.
-const steps = 4
+const steps = 6
 
 const (
 	project = schema.ID("proj-p")
