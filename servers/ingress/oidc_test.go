@@ -114,7 +114,7 @@ func TestLogin(t *testing.T) {
 	if code, body := g.open(c, "/", forged); code != 200 || !strings.Contains(body, "root") {
 		t.Errorf("a route without a login: %d %s", code, body)
 	}
-	// Apps do not get the cookies of the ingress: the one at / could log in at /admin with them.
+	// Apps do not get the cookies of the ingress: one below /admin could pass the login of /admin with them.
 	for path, user := range map[string]string{"/admin": `["u-1"]`, "/": "[]"} {
 		code, body := g.open(c, path, func(r *http.Request) {
 			r.Header.Set("Cookie", "a=1; "+sessionCookie+"=x; b=\"2\";"+loginCookie+" = x")
