@@ -19,8 +19,8 @@ var titles = map[string]struct{ title, how string }{
 		"on top of the caller's random 4 KiB writes, in segments of 1 MiB in a store in memory, when GC holds the space at 1.43×."},
 	"logs": {"Logs", "The store of apps' output, in this process: lines of JSON and plain ones are appended as the node does, until their text has the\n" +
 		"size of `--logs-size`; then all of it is searched. Sizes are of the text, not of the disk. No peer."},
-	"memory": {"Memory", "Proportional set size (PSS) of each process after one app was deployed, BuildKit has ended and the installation was left alone for a\n" +
-		"while. Pages that other installations on the machine map too (the same binaries) count in part only: measure with no other running."},
+	"memory": {"Memory", "Proportional set size (PSS) of each process after one app was deployed, BuildKit has ended and the installation was left alone\n" +
+		"for four minutes. Pages that other installations on the machine map too (the same binaries) count in part only: measure with no other running."},
 	"sandbox": {"Sandboxes", "Create to first exec: `Sandboxes.Run`, `Wait` and `Exec` of `/bin/true` through RPC until its exit code is there, with network, limits,\n" +
 		"agent and logs. Peer: `runsc run` of `/bin/true` on the same root file system with the same limits and an unconnected network namespace, until it\n" +
 		"has exited. `r sandbox run` is a process of the client, from its start to its end. Execs are of `/bin/true` too, one after the other."},

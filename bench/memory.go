@@ -21,6 +21,10 @@ const memoryGoal = 181
 // buildIdleStop ends the installation's BuildKit soon after a build. The user's default is ten minutes.
 const buildIdleStop = 30 * time.Second
 
+// idleRest is how long the installation does nothing before its memory is read: Go collects garbage every two minutes at
+// least and gives memory back slowly after it, and the store closes connections that a minute did not use.
+const idleRest = 4 * time.Minute
+
 // benchMemory reads what the processes of an idle installation use, with the BuildKit of the last build and after it has ended.
 func benchMemory(ctx context.Context, b *bench) error {
 	i, err := b.installation(ctx)
@@ -32,7 +36,7 @@ func benchMemory(ctx context.Context, b *bench) error {
 		return err
 	}
 	b.report.figure("buildkit, until it ends", "MiB", used[buildkitComponent], 0)
-	rest := 45 * time.Second
+	rest := idleRest
 	if b.opt.quick {
 		rest = 5 * time.Second
 	}
