@@ -85,6 +85,9 @@ type Reconciler struct {
 	// Bake is how long the new version must hold with the traffic before the old one
 	// is stopped.
 	Bake time.Duration
+	// Began is when this server began. A deployment does not wait in vain while no server
+	// runs: the limits of what other parts of the system owe it begin again.
+	Began time.Time
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }

@@ -114,7 +114,7 @@ func (e *env) control(s entity.Store) (stop func()) {
 	e.policies, e.quotas = policy, quotas.New(policy, set)
 	deps := &deployment.Reconciler{Admit: func(ctx context.Context, ops []entity.Op) error {
 		return cmp.Or(policy.Check(ctx, ops), e.quotas.Check(ctx, ops))
-	}, Default: policy.Default, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Bake: e.bake, Now: e.now,
+	}, Default: policy.Default, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Bake: e.bake, Began: e.now(), Now: e.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
 	deps.Store = kittest.Hold(e, &slowList{e.quotas, e}, deps.Controller())
 	deps.Routes = &routes.Service{Store: deps.Store, LocalDomains: []string{"localhost"}}

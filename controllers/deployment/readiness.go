@@ -125,10 +125,10 @@ func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sa
 				Message: because(fmt.Sprintf("service %s was ready, and its probe fails", svc.Name), sb.Status.Message),
 				Hint:    fmt.Sprintf("`r app logs %s -s %s` has its output", r.app.Name, svc.Name),
 			}}
-		case sb.Status.Overdue || sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) >= svc.HealthDeadline+overdueAfter:
+		case sb.Status.Overdue || sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) >= svc.HealthDeadline+overdueAfter && r.waited(now, *sb.Status.StartedAt) >= overdueAfter:
 			return readiness{failure: notReady(sb, svc)}
 		case sb.Spec.Node == "" && sb.Status.Message != "":
-			if since := r.crowdedSince(started); !since.IsZero() && now.Sub(since) >= capacityWait {
+			if since := r.crowdedSince(started); !since.IsZero() && r.waited(now, since) >= capacityWait {
 				return readiness{failure: noRoom(sb, svc)}
 			}
 			out.message, out.crowded = sb.Status.Message, svc.Name
@@ -141,7 +141,7 @@ func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sa
 	if ready >= int(p.Wanted()) {
 		return readiness{ready: true}
 	}
-	if limit := svc.HealthDeadline + setupTime; !started.IsZero() && now.Sub(started) > limit {
+	if limit := svc.HealthDeadline + setupTime; !started.IsZero() && r.waited(now, started) > limit {
 		return readiness{failure: &app.Failure{
 			Reason: app.FailureReasonTimeout, Service: svc.Name,
 			Message: strings.TrimSuffix(fmt.Sprintf("only %d of %d sandboxes of service %s were ready after %s: %s", ready, p.Wanted(), svc.Name, limit, out.message), ": "),

@@ -50,6 +50,42 @@ func TestSlowStore(t *testing.T) {
 	e.settled("shop")
 }
 
+// TestServerIsAway: while no server ran, no process made or probed the sandboxes that a deployment waits for.
+// The next server gives them their time, and no more.
+func TestServerIsAway(t *testing.T) {
+	for service, reason := range map[string]app.FailureReason{"many=gate": app.FailureReasonTimeout, "web=gate": app.FailureReasonPort, "huge=ok": app.FailureReasonCapacity} {
+		t.Run(service, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			stop := e.control(e.store)
+			d := e.phase(e.deploy("shop", e.source("ok", service)), app.DeploymentPhaseStarting)
+			e.eventually("it is waited for", func() bool { return e.waitsFor(d, service) })
+			stop()
+			e.advance(time.Hour)
+			looks := make(chan struct{}, 3)
+			after := func(entity.Page) {
+				select {
+				case looks <- struct{}{}:
+				default:
+				}
+			}
+			e.afterList.Store(&after)
+			e.control(e.store)
+			for range cap(looks) { // the second look follows what came of the first
+				wait.Receive(t, "a look at the sandboxes", looks)
+			}
+			if d = e.get(d); d.Status.Phase != app.DeploymentPhaseStarting {
+				t.Fatalf("%s: %+v", d.Status.Phase, d.Status.Failure)
+			}
+			e.advance(time.Hour)
+			if d = e.phase(d, app.DeploymentPhaseFailed); d.Status.Failure.Reason != reason {
+				t.Fatalf("failure %+v", d.Status.Failure)
+			}
+			e.settled("shop")
+		})
+	}
+}
+
 // A wrong port is reported while time remains, and is no failure yet.
 func TestOtherPortIsToldBeforeTheDeadline(t *testing.T) {
 	e := newEnv(t)

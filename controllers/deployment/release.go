@@ -66,7 +66,7 @@ func (r *rollout) release(ctx context.Context, ver *app.AppVersion) (done bool, 
 		return true, nil
 	case sb.Status.Phase.Ended():
 		return false, r.fail(ctx, releaseFailure(sb))
-	case sb.Spec.Node == "" && sb.Status.Message != "" && now.Sub(r.stepStart(releaseStep)) >= capacityWait:
+	case sb.Spec.Node == "" && sb.Status.Message != "" && r.waited(now, r.stepStart(releaseStep)) >= capacityWait:
 		return false, r.fail(ctx, app.Failure{
 			Reason: app.FailureReasonCapacity, Service: apps.ReleaseService,
 			Message: "no node has room for the release command: " + sb.Status.Message,

@@ -59,6 +59,14 @@ func (r *rollout) stepStart(name string) time.Time {
 	return time.Time{}
 }
 
+// waited returns for how long, until now, this server has had the deployment wait for what it wanted at t.
+func (r *rollout) waited(now, t time.Time) time.Duration {
+	if t.Before(r.Began) {
+		t = r.Began
+	}
+	return now.Sub(t)
+}
+
 // report stores the progress of the running step, if it changed.
 func (r *rollout) report(ctx context.Context, message string) error {
 	for i := range r.dep.Status.Steps {

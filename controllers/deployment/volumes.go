@@ -73,7 +73,7 @@ func (r *rollout) unusable(svc *app.Service, name string, d *disk.Disk) *app.Fai
 	case d.Status.Phase == disk.DiskPhaseFailed:
 		f.Message = because(fmt.Sprintf("disk %s of service %s cannot be made", name, svc.Name), d.Status.Message)
 		f.Hint = fmt.Sprintf("`r disk delete %s`, then deploy again", name)
-	case d.Status.Phase == disk.DiskPhasePending && r.now().Sub(r.stepStart("start")) >= diskTime:
+	case d.Status.Phase == disk.DiskPhasePending && r.waited(r.now(), r.stepStart("start")) >= diskTime:
 		f.Message = because(fmt.Sprintf("disk %s of service %s was not made within %s", name, svc.Name, diskTime), d.Status.Message)
 	default:
 		return nil
@@ -122,7 +122,7 @@ func (r *rollout) takeDisk(ctx context.Context, ver *app.AppVersion, svc *app.Se
 			continue
 		}
 		limit := sb.Spec.Template.StopTimeout + setupTime
-		if r.now().Sub(r.crowdedSince(r.stepStart("start"))) < limit {
+		if r.waited(r.now(), r.crowdedSince(r.stepStart("start"))) < limit {
 			return false, nil
 		}
 		return false, r.fail(ctx, app.Failure{

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -178,7 +179,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		(&deployment.Reconciler{
 			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, HostURL: c.hostURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
 			Bake: c.cfg.Deploy.Bake, Default: c.policies.Default, Routes: &routes.Service{Store: c.store, LocalDomains: localDomains(c.cfg)},
-			Logger: log("deployment"),
+			Began: time.Now(), Logger: log("deployment"),
 		}).Controller(),
 		(&apppreview.Reconciler{Store: c.store, Logger: log("app-preview")}).Controller(),
 		(&ctladdon.Reconciler{
