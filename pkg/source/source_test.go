@@ -427,13 +427,20 @@ func TestCollectRemovesOldestSources(t *testing.T) {
 	if c, err = s.collect(t.Context(), now.Add(48*time.Hour)); err != nil || c.Manifests != 1 || c.Kept != 0 {
 		t.Errorf("over the age: %+v, %v", c, err)
 	}
-	// An unreadable manifest stops the collection before it removes anything.
+	// A manifest that a power loss damaged is of no use, and goes; an unreadable one stops the collection.
 	d := add(map[string]string{"c": "cccc"})
-	if err := os.WriteFile(s.manifestFile(digestOf([]byte("x"))), []byte("damaged"), 0o600); err != nil {
+	damaged := s.manifestFile(digestOf([]byte("x")))
+	if err := os.WriteFile(damaged, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.collect(t.Context(), now.Add(96*time.Hour)); !errs.Is(err, errs.Corrupt) {
-		t.Errorf("damaged manifest: %v", err)
+	if c, err := s.collect(t.Context(), time.Now()); err != nil || c.Manifests != 1 || c.Kept != 4 {
+		t.Errorf("damaged manifest: %+v, %v", c, err)
+	}
+	if err := os.Mkdir(damaged, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.collect(t.Context(), now.Add(96*time.Hour)); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("unreadable manifest: %v", err)
 	}
 	if err := s.Materialize(t.Context(), d, filepath.Join(t.TempDir(), "y")); err != nil {
 		t.Errorf("something was removed: %v", err)
