@@ -113,7 +113,8 @@ func (s *Schedule) Reconcile(ctx context.Context, aid schema.ID) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	again, failed := time.Duration(0), error(nil)
+	again := time.Duration(0)
+	var failed error
 	if ver != nil {
 		for i := range ver.Spec.Tasks {
 			t := &ver.Spec.Tasks[i]

@@ -33,6 +33,12 @@ type Unpacked struct {
 // may have four entries for each file that a source may have.
 const perEntry = 2 << 10
 
+// archived is an archive without its compression.
+type archived struct {
+	u *Unpacked
+	r io.Reader
+}
+
 // Read bounds what an archive is decompressed to, which its folders and headers are a part of.
 func (a *archived) Read(p []byte) (int, error) {
 	if a.u.left <= 0 {
@@ -41,12 +47,6 @@ func (a *archived) Read(p []byte) (int, error) {
 	n, err := a.r.Read(p[:min(int64(len(p)), a.u.left)])
 	a.u.left -= int64(n)
 	return n, err
-}
-
-// archived is an archive without its compression.
-type archived struct {
-	u *Unpacked
-	r io.Reader
 }
 
 // NewUnpacked returns a source without files. Contents are kept in dir, an empty
