@@ -41,9 +41,21 @@ type meter struct {
 	cpu  map[id.Sandbox]time.Duration
 	now  func() time.Time
 	away bool
+
+	together *sync.WaitGroup // of calls that are answered once all of them are there; nil: at once
 }
 
-func (m *meter) Stats(_ context.Context, sid id.Sandbox) (sandbox.Stats, error) {
+func (m *meter) Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error) {
+	if m.together != nil {
+		m.together.Done()
+		all := make(chan struct{})
+		go func() { m.together.Wait(); close(all) }()
+		select {
+		case <-all:
+		case <-ctx.Done():
+			return sandbox.Stats{}, ctx.Err()
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.away {
@@ -195,6 +207,35 @@ func TestOthersServeToo(t *testing.T) {
 	f.expect("no load anywhere", f.run(requests(0), 5*time.Second), 0)
 }
 
+// sandboxes makes ready sandboxes of the pool.
+func (f *fixture) sandboxes(n int) (sbs []*sandbox.Sandbox) {
+	f.Helper()
+	for range n {
+		sb := sandbox.NewSandbox()
+		sb.Project, sb.Spec.Pool, sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = f.pool.Project, f.pool.GetID(), f.app.GetID(), f.version.GetID(), "web"
+		sb.Spec.Template = f.pool.Spec.Template
+		sb.Spec.Template.Resources.CPUMillis = 2000
+		f.must(entity.Create(f.Context(), f.store, sb))
+		sb.Status.Phase, sb.Status.Ready = sandbox.SandboxPhaseRunning, true
+		f.must(entity.UpdateStatus(f.Context(), f.store, sb))
+		sbs = append(sbs, sb)
+	}
+	return sbs
+}
+
+// TestReadsCPUAtOnce: sandboxes of a node that does not answer do not keep the controller one after the other.
+func TestReadsCPUAtOnce(t *testing.T) {
+	cpu := int64(50)
+	f := setup(t, sandbox.Autoscale{Min: 1, Max: 5, Concurrency: 10, Idle: 10 * time.Second, CPU: &cpu})
+	sbs := f.sandboxes(3)
+	f.meter.together = &sync.WaitGroup{}
+	f.meter.together.Add(len(sbs))
+	f.reconcile()
+	if n := len(f.rec.history[f.pool.ID].readings); n != len(sbs) {
+		t.Errorf("%d of %d sandboxes were read", n, len(sbs))
+	}
+}
+
 // TestFollowsCPU: the mean use of the CPU counts, also for a service without a port; a node that does not answer lowers
 // nothing.
 func TestFollowsCPU(t *testing.T) {
@@ -202,17 +243,7 @@ func TestFollowsCPU(t *testing.T) {
 	f := setup(t, sandbox.Autoscale{Min: 1, Max: 5, Concurrency: 10, Idle: 10 * time.Second, CPU: &cpu})
 	f.pool.Spec.Template.Ports = nil
 	f.must(entity.UpdateSpec(t.Context(), f.store, f.pool))
-	var sbs []*sandbox.Sandbox
-	for range 2 {
-		sb := sandbox.NewSandbox()
-		sb.Project, sb.Spec.Pool, sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = f.pool.Project, f.pool.GetID(), f.app.GetID(), f.version.GetID(), "web"
-		sb.Spec.Template = f.pool.Spec.Template
-		sb.Spec.Template.Resources.CPUMillis = 2000
-		f.must(entity.Create(t.Context(), f.store, sb))
-		sb.Status.Phase, sb.Status.Ready = sandbox.SandboxPhaseRunning, true
-		f.must(entity.UpdateStatus(t.Context(), f.store, sb))
-		sbs = append(sbs, sb)
-	}
+	sbs := f.sandboxes(2)
 	use := func(share float64, d time.Duration) int64 {
 		for range d / time.Second {
 			f.clock = f.clock.Add(time.Second)

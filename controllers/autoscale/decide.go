@@ -6,7 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"miren.dev/runtime/api/id"
+	"golang.org/x/sync/errgroup"
+
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/schema"
@@ -21,8 +22,9 @@ const (
 	tolerance = 0.1
 	// cpuEvery is the time between two readings of the CPU time of sandboxes, over which their use is averaged.
 	cpuEvery = 5 * time.Second
-	// statsTimeout bounds one reading.
+	// statsTimeout bounds a reading of all sandboxes of a pool, and statsAtOnce how many are read at a time.
 	statsTimeout = 2 * time.Second
+	statsAtOnce  = 32
 )
 
 // history is what is known of the load of a pool. Only one run at a time has it.
@@ -144,26 +146,43 @@ func (r *Reconciler) readCPU(ctx context.Context, p *sandbox.SandboxPool, h *his
 	}
 	ready := slices.DeleteFunc(sandboxes.Classify(all).Live, func(sb *sandbox.Sandbox) bool { return !sb.Status.Ready })
 	target := float64(*p.Spec.Autoscale.CPU) / 100
+	stats := r.readStats(ctx, ready)
 	readings, used, read := map[schema.ID]sandbox.Stats{}, 0.0, 0
-	for _, sb := range ready {
-		ask, cancel := context.WithTimeout(ctx, statsTimeout)
-		st, err := r.Meter.Stats(ask, id.Sandbox(sb.ID))
-		cancel()
+	for i, sb := range ready {
+		st := stats[i]
 		before, ok := h.readings[sb.ID]
-		if err == nil {
-			readings[sb.ID] = st
+		if st != nil {
+			readings[sb.ID] = *st
 		}
-		took := st.At.Sub(before.At)
-		if err != nil || !ok || took <= 0 || st.CPU < before.CPU {
+		if st == nil || !ok || !st.At.After(before.At) || st.CPU < before.CPU {
 			used += target
 			continue
 		}
 		limit := float64(sb.Spec.Template.Resources.CPUMillis) / 1000
-		used, read = used+(st.CPU-before.CPU).Seconds()/took.Seconds()/limit, read+1
+		used, read = used+(st.CPU-before.CPU).Seconds()/st.At.Sub(before.At).Seconds()/limit, read+1
 	}
 	h.readings, h.cpu = readings, 0
 	if read > 0 {
 		h.cpu = max(int64(math.Ceil(used/target-tolerance)), 1)
 	}
 	return nil
+}
+
+// readStats reads sandboxes, nil for those that cannot be read in time.
+func (r *Reconciler) readStats(ctx context.Context, sbs []*sandbox.Sandbox) []*sandbox.Stats {
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	out := make([]*sandbox.Stats, len(sbs))
+	var g errgroup.Group
+	g.SetLimit(statsAtOnce)
+	for i, sb := range sbs {
+		g.Go(func() error {
+			if st, err := r.Meter.Stats(ctx, sb.GetID()); err == nil {
+				out[i] = &st
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	return out
 }

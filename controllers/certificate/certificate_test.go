@@ -155,6 +155,21 @@ func TestFailedOrderSaysWhy(t *testing.T) {
 	})
 }
 
+// TestRecordsThatCannotBeRemoved: a name server that does not answer the removal of a record keeps neither the outcome of an
+// order nor the wait before its next attempt from being recorded.
+func TestRecordsThatCannotBeRemoved(t *testing.T) {
+	e := newEnv(t, pebbletest.Start(t, pebbletest.Config{}))
+	e.mu.Lock()
+	e.hang = true
+	e.mu.Unlock()
+	e.start("node-a", nil, func(r *Orders) { r.CleanupTime = 200 * time.Millisecond })
+	e.route("shop.example.com")
+	e.issued("shop.example.com", "")
+	if ever, now := e.presented("shop.example.com"); ever != 1 || now != 1 {
+		t.Errorf("%d records were presented, and %d are there", ever, now)
+	}
+}
+
 // TestKilledServerIsContinued: wherever a server dies, the next one ends its order,
 // and makes no other.
 func TestKilledServerIsContinued(t *testing.T) {

@@ -39,6 +39,7 @@ type env struct {
 
 	mu      sync.Mutex
 	fail    error               // of Present
+	hang    bool                // of Cleanup
 	present map[string][]string // values of each name that were ever presented
 	records map[string]bool     // those that are there, as name and value
 }
@@ -81,6 +82,13 @@ func (d dns) Present(ctx context.Context, name, value string) error {
 // Cleanup implements DNS.
 func (d dns) Cleanup(ctx context.Context, name, value string) error {
 	e := d.e
+	e.mu.Lock()
+	hang := e.hang
+	e.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.records, name+" "+value)

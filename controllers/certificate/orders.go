@@ -1,6 +1,7 @@
 package certificate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -27,8 +28,10 @@ const (
 	stopTimeout = time.Second // of the writes after the server was asked to stop
 	// recordTimeout bounds the writes after an attempt.
 	recordTimeout = 10 * time.Second
+	// cleanupTimeout bounds the removal of the DNS records of an attempt, in between.
+	cleanupTimeout = 30 * time.Second
 	// takeOver is the time after the longest attempt after which another server takes
-	// an order over.
+	// an order over: longer than all of these.
 	takeOver = time.Minute
 	// limited is the pause if the authority asks for one and does not say how long.
 	limited = time.Hour
@@ -64,6 +67,7 @@ type Orders struct {
 	Ingress      Ingress       // nil: this server has none, others do
 	Server       id.Node       // this server: of the servers of a store one has an order
 	FirstRetry   time.Duration // 0: certificate.FirstRetry
+	CleanupTime  time.Duration // bounds the removal of the DNS records of an attempt; 0: cleanupTimeout
 	Lost         time.Duration // time after which another server takes an order over; 0: that of the longest attempt, and takeOver
 	Logger       *slog.Logger
 
@@ -149,21 +153,19 @@ func (r *Orders) work(ctx context.Context, o *certificate.CertificateOrder) erro
 	if ctx.Err() != nil {
 		return nil // the server stops; the next one, or this one when it is back, continues
 	}
-	server := ctx
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
-	defer cancel()
-	defer context.AfterFunc(server, func() { time.AfterFunc(stopTimeout, cancel) })()
 	var made *certificate.Certificate
 	if err == nil {
-		err = r.put(ctx, "issue", func() error {
-			made, err = r.Certificates.Issue(ctx, o, chain, key)
-			return err
+		after(ctx, recordTimeout, func(ctx context.Context) {
+			err = r.put(ctx, "issue", func() error {
+				made, err = r.Certificates.Issue(ctx, o, chain, key)
+				return err
+			})
 		})
 	}
 	if err != nil && outOfReach(err) {
 		return err // of the store: what the order has come to is known there, and it continues
 	}
-	r.cleanUp(ctx, o)
+	after(ctx, cmp.Or(r.CleanupTime, cleanupTimeout), func(ctx context.Context) { r.cleanUp(ctx, o) })
 	st.Server, st.ServerUntil, st.Challenges = "", nil, nil
 	if err != nil {
 		r.failed(o, err)
@@ -172,7 +174,17 @@ func (r *Orders) work(ctx context.Context, o *certificate.CertificateOrder) erro
 		st.Phase, st.Attempts, st.Message, st.RenewAt, st.URL, st.Key = certificate.OrderPhaseIssued, 0, "", &renew, "", nil
 		r.Logger.Info("a certificate was issued", "host", o.Spec.Host, "expires", made.Spec.NotAfter)
 	}
-	return ignoreGone(r.write(ctx, "outcome", o))
+	after(ctx, recordTimeout, func(ctx context.Context) { err = ignoreGone(r.write(ctx, "outcome", o)) })
+	return err
+}
+
+// after calls f with a context that lasts as long as limit, and stopTimeout once the server
+// stops, which is the end of ctx.
+func after(ctx context.Context, limit time.Duration, f func(context.Context)) {
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopTimeout, cancel) })()
+	f(bound)
 }
 
 // failed notes a failed attempt.

@@ -9,11 +9,13 @@
 //
 // A time is counted, and its run made, in one transaction on condition that the
 // schedule did not change: two servers, or one that is killed and started again,
-// start a task once for each time.
+// start a task once for each time. After a clock that was more than maxAhead ahead is set
+// back, times that it showed come again.
 package task
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -41,6 +43,10 @@ const (
 	recheck = time.Minute
 	// onTime is how late a run may begin in any case.
 	onTime = time.Minute
+	// maxAhead is how far the last counted time may be ahead of the clock: no clock was
+	// ahead by more because of a wrong time zone. Beyond, the clock was set back since, and
+	// the task would wait for years.
+	maxAhead = 24 * time.Hour
 )
 
 // Schedule starts tasks at their times.
@@ -108,6 +114,7 @@ func (s *Schedule) Reconcile(ctx context.Context, aid schema.ID) (time.Duration,
 		return 0, err
 	}
 	again := time.Duration(0)
+	var failed error
 	if ver != nil {
 		for i := range ver.Spec.Tasks {
 			t := &ver.Spec.Tasks[i]
@@ -115,15 +122,17 @@ func (s *Schedule) Reconcile(ctx context.Context, aid schema.ID) (time.Duration,
 				continue
 			}
 			wait, err := s.task(ctx, a, ver, t, schedules, runs)
-			if err != nil {
-				return 0, err
-			}
-			if wait > 0 && (again == 0 || wait < again) {
+			if err != nil { // the others start
+				failed = errors.Join(failed, errs.Wrap(err, "task %s", t.Name))
+			} else if wait > 0 && (again == 0 || wait < again) {
 				again = wait
 			}
 		}
 	}
-	return again, s.sweep(ctx, ver, schedules)
+	if err := errors.Join(failed, s.sweep(ctx, ver, schedules)); err != nil {
+		return 0, err
+	}
+	return again, nil
 }
 
 // sweep deletes the schedules of tasks that the version has no times for.
@@ -180,8 +189,9 @@ func (s *Schedule) task(ctx context.Context, a *app.App, ver *app.AppVersion, t 
 	case x.Spec.Suspended:
 		x.Status.Next, x.Status.Message = nil, "suspended"
 		return 0, s.record(ctx, x, before)
-	case x.Status.Next == nil || x.Status.CountedTo == nil || x.Status.Times != text:
-		// It is new, was suspended, or has other times now: those before do not count.
+	case x.Status.Next == nil || x.Status.CountedTo == nil || x.Status.Times != text || x.Status.CountedTo.Sub(now) > maxAhead:
+		// It is new, was suspended, has other times now, or the clock was set back: the times
+		// before do not count.
 		x.Status.CountedTo, x.Status.Times, x.Status.Message = &now, text, ""
 		s.plan(x, times, now)
 		return s.wait(x, now), s.record(ctx, x, before)

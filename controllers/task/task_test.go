@@ -284,6 +284,55 @@ func TestTimesWithoutAServer(t *testing.T) {
 	}
 }
 
+// TestClockThatWasSetBack: a machine whose clock was years ahead for a while starts its tasks again once the clock is right;
+// one that was ahead for hours does not run a time again.
+func TestClockThatWasSetBack(t *testing.T) {
+	e := newEnv(t, nightly)
+	e.settle()
+	e.clock = e.clock.AddDate(10, 0, 0)
+	e.settle()
+	e.at("10:35:00")
+	if got := e.schedule("nightly").Status.Next.Format(time.DateTime); got != "2026-11-24 10:40:00" {
+		t.Errorf("after ten years ahead the next is %s", got)
+	}
+	e.at("15:05:00")
+	before := e.history("nightly")
+	e.at("11:05:00")
+	e.at("14:55:00")
+	if got := e.history("nightly"); got != before {
+		t.Errorf("after four hours ahead: %s, was %s", got, before)
+	}
+}
+
+// refusing is a store that takes no run of one task.
+type refusing struct {
+	entity.Store
+	task string
+}
+
+func (r refusing) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
+	for _, op := range req.Ops {
+		if run, err := entity.Decode[app.TaskRun](&op.Record); err == nil && run.Spec.Task == r.task {
+			return entity.TxnResult{}, errs.New(errs.ResourceExhausted, "the entity is too large")
+		}
+	}
+	return r.Store.Txn(ctx, req)
+}
+
+// TestOneTaskThatCannotStart keeps no other of its app from starting.
+func TestOneTaskThatCannotStart(t *testing.T) {
+	e := newEnv(t, app.Task{Name: "bad", Schedule: nightly.Schedule}, nightly)
+	e.use(refusing{e.store, "bad"})
+	e.settle()
+	e.clock = time.Date(2026, 11, 24, 10, 10, 5, 0, time.UTC)
+	if _, err := e.Schedule.Reconcile(t.Context(), e.app.ID); err == nil || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("the error of the task is %v", err)
+	}
+	if got := e.history("nightly"); got != "10:10 running" {
+		t.Errorf("the other task: %q", got)
+	}
+}
+
 // TestOtherTimes: a version with other times, or none, changes what comes, not what was.
 func TestOtherTimes(t *testing.T) {
 	e := newEnv(t, nightly)

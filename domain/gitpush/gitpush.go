@@ -9,6 +9,7 @@
 package gitpush
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -41,8 +42,14 @@ const separator = "."
 // deployment of a push goes on after it.
 const maxDuration = 2 * time.Hour
 
-// maxPushes bounds the pushes at the same time.
-const maxPushes = 16
+// maxPushes bounds the pushes at the same time, and maxPushesOf those of one caller.
+const (
+	maxPushes   = 16
+	maxPushesOf = 8
+)
+
+// readTime bounds how long the server reads the files of a commit.
+const readTime = 10 * time.Minute
 
 // Deployer rolls out apps, as apps.Service does.
 type Deployer interface {
@@ -59,10 +66,13 @@ type Service struct {
 	// Open opens the repositories, at the first push.
 	Open   func(context.Context) (*gitrepo.Repos, error)
 	Logger *slog.Logger
+	// ReadTime bounds how long the server reads the files of a commit, since small ones
+	// can name many; 0: readTime.
+	ReadTime time.Duration
 
 	mu    sync.Mutex
 	repos *gitrepo.Repos
-	busy  map[string]bool
+	busy  map[string]string // callers of the pushes under way, by repository
 }
 
 // Request names the app that a client pushes to.
@@ -91,7 +101,7 @@ func (s *Service) Receive(ctx context.Context, req Request, in io.Reader, out io
 		return err
 	}
 	name := string(pid) + separator + req.App
-	if err := s.begin(name, req.App); err != nil {
+	if err := s.begin(name, req); err != nil {
 		return err
 	}
 	defer s.end(name)
@@ -139,22 +149,29 @@ func (s *Service) open(ctx context.Context) (*gitrepo.Repos, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.repos, s.busy = repos, map[string]bool{}
+		s.repos, s.busy = repos, map[string]string{}
 	}
 	return s.repos, nil
 }
 
 // begin counts a push to the app of a repository.
-func (s *Service) begin(name, appName string) error {
+func (s *Service) begin(name string, req Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.busy[name]:
-		return errs.New(errs.Conflict, "another push to %s is under way", appName).WithHint("push again when it has ended; `r app cancel %s` stops its deployment", appName)
-	case len(s.busy) >= maxPushes:
-		return errs.New(errs.ResourceExhausted, "%d pushes are under way, the most at the same time", maxPushes).WithHint("push again in a while")
+	if _, ok := s.busy[name]; ok {
+		return errs.New(errs.Conflict, "another push to %s is under way", req.App).WithHint("push again when it has ended; `r app cancel %s` stops its deployment", req.App)
 	}
-	s.busy[name] = true
+	own := 0
+	for _, by := range s.busy {
+		if by == req.By {
+			own++
+		}
+	}
+	if most := min(maxPushes-len(s.busy), maxPushesOf-own); most <= 0 {
+		return errs.New(errs.ResourceExhausted, "%d pushes are under way, %d of them of %s: at most %d and %d of one caller are", len(s.busy), own, req.By, maxPushes, maxPushesOf).
+			WithHint("push again in a while")
+	}
+	s.busy[name] = req.By
 	return nil
 }
 
@@ -167,7 +184,8 @@ func (s *Service) end(name string) {
 func (s *Service) isBusy(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.busy[name]
+	_, ok := s.busy[name]
+	return ok
 }
 
 // sweep removes the repositories of apps that do not exist any more. A push of such an
@@ -241,10 +259,34 @@ func (p *push) deploy(ctx context.Context, got *gitrepo.Push, out *printer) erro
 	if err != nil {
 		return err
 	}
+	most := cmp.Or(p.s.ReadTime, readTime)
+	read, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	req, err := p.read(read, got, commit, opts, out)
+	if err != nil {
+		if read.Err() != nil && ctx.Err() == nil {
+			return errs.New(errs.ResourceExhausted, "the server did not read the files of the commit within %s, the most for a push", most).
+				WithHint("push fewer files, folders and rules of .gitignore and .dockerignore")
+		}
+		return err
+	}
+	d, err := p.s.Apps.DeploySource(ctx, p.req.Project, p.req.App, true, *req)
+	if err != nil {
+		return err
+	}
+	if err := p.follow(ctx, d.GetID(), out); err != nil {
+		return err
+	}
+	p.deployed = commit
+	return nil
+}
+
+// read uploads the files of a commit, and returns what to deploy.
+func (p *push) read(ctx context.Context, got *gitrepo.Push, commit string, opts options, out *printer) (*apps.DeployRequest, error) {
 	limits := source.DefaultLimits
 	tree, err := got.Checkout(ctx, commit, gitrepo.Limits{Files: limits.Files, Bytes: limits.Bytes})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() {
 		if err := tree.Remove(); err != nil {
@@ -256,31 +298,23 @@ func (p *push) deploy(ctx context.Context, got *gitrepo.Push, out *printer) erro
 	}
 	src, err := findSource(tree.Dir, p.req.App, opts.folder)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	preview, err := opts.target(src.git, p.branch)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if src.folder != "" {
 		out.printf("uploads %s, which has the lock file of the workspace %s", src.name, src.folder)
 	}
-	digest, err := p.keep(ctx, src.dir, out)
+	digest, err := p.keep(ctx, tree.Dir, src.dir, out)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	d, err := p.s.Apps.DeploySource(ctx, p.req.Project, p.req.App, true, apps.DeployRequest{
+	return &apps.DeployRequest{
 		Source: digest, Folder: src.folder, Canary: opts.canary, Preview: preview, Message: text.Cut(tree.Subject, app.MaxMessage), RequestedBy: p.req.By,
 		Git: &app.GitInfo{Commit: commit, Branch: p.branch},
-	})
-	if err != nil {
-		return err
-	}
-	if err := p.follow(ctx, d.GetID(), out); err != nil {
-		return err
-	}
-	p.deployed = commit
-	return nil
+	}, nil
 }
 
 // choose returns the commit of the one branch that is pushed. Tags may come with it, and
@@ -316,9 +350,9 @@ func previewName(branch string) string {
 	return text.Name(branch, app.MaxPreviewName)
 }
 
-// keep puts the files of a folder into the store of sources, and returns their digest.
-func (p *push) keep(ctx context.Context, dir string, out *printer) (source.Digest, error) {
-	tree, err := source.Walk(ctx, dir, source.WalkOptions{})
+// keep puts the files of a folder of a commit into the store of sources, and returns their digest.
+func (p *push) keep(ctx context.Context, commit, dir string, out *printer) (source.Digest, error) {
+	tree, err := source.Walk(ctx, dir, source.WalkOptions{Top: commit})
 	if err != nil {
 		return "", err
 	}

@@ -2,6 +2,7 @@ package gitpush
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
@@ -310,5 +312,62 @@ func TestPreviewNames(t *testing.T) {
 		if got := previewName(branch); got != want {
 			t.Errorf("%s becomes %q, want %q", branch, got, want)
 		}
+	}
+}
+
+// TestPushIsReadForAWhile: a commit whose files take the server too long to read is refused, and the next one is not.
+func TestPushIsReadForAWhile(t *testing.T) {
+	e := newEnv(t)
+	e.pushes.ReadTime = time.Nanosecond
+	e.push(true, "did not read the files of the commit within 1ns", "shop", "main")
+	e.pushes.ReadTime = 0
+	e.push(false, "[new branch]", "shop", "main")
+}
+
+// TestIgnoreRulesOfACommit: those of the root of the commit hold in the folder of an app, and those of the machine nowhere.
+func TestIgnoreRulesOfACommit(t *testing.T) {
+	e := newEnv(t)
+	e.Commit(".gitignore", "*.secret\n")
+	e.Commit("shop/index.html", "shop\n")
+	e.Commit("shop/a.secret", "x\n")
+	e.push(false, "[new branch]", "shop", "-o", "folder=shop", "main")
+	b, err := entity.Get[app.Build](t.Context(), e.Store, e.last.Spec.Build)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := e.Service.Sources.Manifest(source.Digest(b.Spec.Source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Files) != 1 || m.Files[0].Path != "index.html" {
+		t.Errorf("the files are %+v", m.Files)
+	}
+}
+
+// TestPushesOfOneCaller leave room for those of others.
+func TestPushesOfOneCaller(t *testing.T) {
+	s := &Service{busy: map[string]string{}}
+	for i := range maxPushesOf {
+		if err := s.begin(fmt.Sprint(i), Request{App: "shop", By: "alice"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.begin("more", Request{App: "shop", By: "alice"}); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("one more push of the caller: %v", err)
+	}
+	if err := s.begin("0", Request{App: "shop", By: "bob"}); !errs.Is(err, errs.Conflict) {
+		t.Errorf("a push to the same app: %v", err)
+	}
+	for i := range maxPushes - maxPushesOf {
+		if err := s.begin(fmt.Sprint("b", i), Request{App: "shop", By: fmt.Sprint("bob", i)}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.begin("most", Request{App: "shop", By: "carol"}); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("one more push than there may be: %v", err)
+	}
+	s.end("0")
+	if err := s.begin("more", Request{App: "shop", By: "alice"}); err != nil {
+		t.Error(err)
 	}
 }

@@ -10,18 +10,24 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Limits bound the files of a commit.
+// Limits bound the files of a commit. A commit has at most foldersPerFile times as many
+// folders as it may have files.
 type Limits struct {
 	Files int   // files, links and submodules
 	Bytes int64 // bytes of all files together
 }
+
+const (
+	foldersPerFile = 4
+	maxSubmodules  = 100 // most that a Tree names
+)
 
 // Tree is the files of a commit in a folder.
 type Tree struct {
 	Dir string
 	// Subject is the first line of the commit's message.
 	Subject string
-	// Submodules are the paths of submodules, whose folders are empty.
+	// Submodules are the paths of the first submodules, whose folders are empty.
 	Submodules []string
 }
 
@@ -72,7 +78,7 @@ func (p *Push) measure(ctx context.Context, commit string, limits Limits, t *Tre
 	if commit == "" || strings.HasPrefix(commit, "-") {
 		return errs.New(errs.InvalidArgument, "%q is no commit", commit)
 	}
-	cmd := p.repo.command(ctx, p.env, "ls-tree", "-r", "-l", "-z", "--full-tree", commit)
+	cmd := p.repo.command(ctx, p.env, "ls-tree", "-r", "-t", "-l", "-z", "--full-tree", commit)
 	sum := &measured{limits: limits, tree: t}
 	problems := &head{left: maxProblem}
 	cmd.Stdout, cmd.Stderr = sum, problems
@@ -93,9 +99,10 @@ type measured struct {
 	limits Limits
 	tree   *Tree
 	rest   []byte
-	files  int
 	bytes  int64
 	err    error
+
+	files, folders int
 }
 
 // maxEntry bounds the path of a file, in bytes.
@@ -124,11 +131,19 @@ func (m *measured) add(entry string) error {
 	if len(words) != 4 {
 		return errs.New(errs.Internal, "git ls-tree says %q", entry)
 	}
+	if words[1] == "tree" { // folders that name each other many times need few objects
+		if m.folders++; m.folders > foldersPerFile*m.limits.Files {
+			return errs.New(errs.ResourceExhausted, "the commit has more than %d folders", foldersPerFile*m.limits.Files)
+		}
+		return nil
+	}
 	if m.files++; m.files > m.limits.Files {
 		return errs.New(errs.ResourceExhausted, "the commit has more than %d files", m.limits.Files)
 	}
 	if words[1] == "commit" {
-		m.tree.Submodules = append(m.tree.Submodules, path)
+		if len(m.tree.Submodules) < maxSubmodules {
+			m.tree.Submodules = append(m.tree.Submodules, path)
+		}
 		return nil
 	}
 	n, err := strconv.ParseInt(words[3], 10, 64)

@@ -43,8 +43,9 @@ const (
 	stopTimeout = 5 * time.Second
 	// memory bounds the address space of each git process, in KiB.
 	memory = 4 << 20
-	// maxProblem bounds what git says about a failure, in bytes.
-	maxProblem = 4 << 10
+	// maxProblem bounds what git says about a failure, and maxOutput what it says
+	// otherwise, in bytes.
+	maxProblem, maxOutput = 4 << 10, 64 << 10
 
 	namespace = "push"
 	kept      = "refs/kept/"
@@ -53,11 +54,18 @@ const (
 //go:embed hook.sh
 var hook []byte
 
+// attributes counts before the attributes of a commit. The two would make many times the
+// bytes that were counted.
+const attributes = "* -ident !working-tree-encoding\n"
+
 // Config configures a directory of repositories.
 type Config struct {
 	Dir     string       // absolute; the caller owns it
 	User    sysuser.User // that git runs as
 	MaxPack int64        // most bytes that a push may send; 0: 1 GiB
+	// CPU bounds the CPU time of each git process, in whole seconds, since a small pack may
+	// have objects without end; 0: 10 minutes.
+	CPU time.Duration
 }
 
 // Repos are the repositories of a directory. It is safe for concurrent use, but one Repo
@@ -80,14 +88,26 @@ func New(cfg Config) (*Repos, error) {
 	if cfg.MaxPack == 0 {
 		cfg.MaxPack = 1 << 30
 	}
-	r := &Repos{cfg: cfg}
-	if err := os.MkdirAll(r.hooks(), 0o711); err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "folder of pushes: %w", err)
+	if cfg.CPU == 0 {
+		cfg.CPU = 10 * time.Minute
 	}
-	for _, dir := range []string{cfg.Dir, r.hooks()} {
-		if err := os.Chmod(dir, 0o711); err != nil { // the umask does not count
+	r := &Repos{cfg: cfg}
+	info := filepath.Join(r.template(), "info")
+	for _, dir := range []string{cfg.Dir, r.hooks(), r.template(), info} {
+		mode := fs.FileMode(0o711)
+		if strings.HasPrefix(dir, r.template()) { // git lists it
+			mode = 0o755
+		}
+		err := os.MkdirAll(dir, mode)
+		if err == nil {
+			err = os.Chmod(dir, mode) // the umask does not count
+		}
+		if err != nil {
 			return nil, errs.New(errs.FailedPrecondition, "folder of pushes: %w", err)
 		}
+	}
+	if err := atomicfile.Write(filepath.Join(info, "attributes"), []byte(attributes), 0o644); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "attributes of pushes: %w", err)
 	}
 	file := filepath.Join(r.hooks(), "pre-receive")
 	if err := atomicfile.Write(file, hook, 0o755); err != nil {
@@ -101,6 +121,9 @@ func New(cfg Config) (*Repos, error) {
 }
 
 func (r *Repos) hooks() string { return filepath.Join(r.cfg.Dir, "hooks") }
+
+// template has the files that git copies into each repository.
+func (r *Repos) template() string { return filepath.Join(r.cfg.Dir, "template") }
 
 // suffix ends the names of repositories, which sets them apart from other folders.
 const suffix = ".git"
@@ -138,7 +161,7 @@ func (r *Repos) Open(ctx context.Context, name string) (*Repo, error) {
 	if err := r.cfg.User.Own(repo.dir); err != nil {
 		return nil, err
 	}
-	if _, err := repo.git(ctx, nil, "init", "--quiet", "--bare", repo.dir); err != nil { // may be repeated
+	if _, err := repo.git(ctx, nil, "init", "--quiet", "--bare", "--template="+r.template(), repo.dir); err != nil { // may be repeated
 		return nil, err
 	}
 	for _, pattern := range []string{"objects/tmp_objdir-incoming-*", "work-*"} {
@@ -196,7 +219,7 @@ func (r *Repo) command(ctx context.Context, env []string, args ...string) *exec.
 		words = append(words, "-c", s)
 	}
 	words = append(append(words, "--git-dir", r.dir), args...)
-	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -v %d && exec "$@"`, memory), "sh"}, words...)...)
+	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -c 0 && ulimit -t %d && ulimit -v %d && exec "$@"`, r.repos.cfg.CPU/time.Second, memory), "sh"}, words...)...)
 	cmd.Dir = r.dir
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0"}, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: r.repos.cfg.User.Credential(), Setpgid: true}
@@ -205,30 +228,31 @@ func (r *Repo) command(ctx context.Context, env []string, args ...string) *exec.
 	return cmd
 }
 
-// git runs a command to its end and returns its output.
+// git runs a command to its end and returns its output, at most maxOutput.
 func (r *Repo) git(ctx context.Context, env []string, args ...string) (string, error) {
 	cmd := r.command(ctx, env, args...)
-	problems := &head{left: maxProblem}
-	cmd.Stderr = problems
-	out, err := cmd.Output()
-	if err != nil {
+	out, problems := &head{left: maxOutput}, &head{left: maxProblem}
+	cmd.Stdout, cmd.Stderr = out, problems
+	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
 		return "", errs.New(errs.FailedPrecondition, "git %s: %w: %s", args[0], err, strings.TrimSpace(problems.String()))
 	}
-	return string(out), nil
+	return out.String(), nil
 }
 
 // head keeps the first bytes of an output, and drops the rest.
 type head struct {
-	bytes.Buffer
+	kept bytes.Buffer // not embedded: its ReadFrom would keep everything
 	left int
 }
 
 func (h *head) Write(p []byte) (int, error) {
 	n := min(len(p), h.left)
 	h.left -= n
-	h.Buffer.Write(p[:n])
+	h.kept.Write(p[:n])
 	return len(p), nil
 }
+
+func (h *head) String() string { return h.kept.String() }

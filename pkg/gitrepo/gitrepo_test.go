@@ -292,13 +292,16 @@ func TestHostilePushes(t *testing.T) {
 	}
 }
 
-func (e *env) mktree(text string) string {
+func (e *env) mktree(text string) string { return e.with(text, "mktree") }
+
+// with runs git with a standard input.
+func (e *env) with(text string, args ...string) string {
 	e.t.Helper()
-	cmd := exec.CommandContext(e.t.Context(), "git", "mktree")
+	cmd := exec.CommandContext(e.t.Context(), "git", args...)
 	cmd.Dir, cmd.Stdin = e.Dir, strings.NewReader(text)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		e.t.Fatalf("git mktree: %v\n%s", err, out)
+		e.t.Fatalf("git %v: %v\n%s", args, err, out)
 	}
 	return strings.TrimSpace(string(out))
 }

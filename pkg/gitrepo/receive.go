@@ -97,8 +97,8 @@ func (r *Repo) fits(p *Push) error {
 // Receive serves one client of git push until it has ended. It calls accept once the
 // whole push is here; what accept writes is shown to the user, in lines, while it runs.
 // The push counts only if accept returns nil. accept is not called for a client that
-// pushes nothing. Receive returns an error if the protocol failed, not if the push was
-// refused.
+// pushes nothing. Receive returns an error if the protocol failed, not if accept refused
+// the push, and ResourceExhausted if git takes too much CPU time to unpack it.
 //
 // A read of in may go on after Receive has returned; the caller ends it.
 func (r *Repo) Receive(ctx context.Context, in io.Reader, out io.Writer, accept func(context.Context, *Push, io.Writer) error) error {
@@ -134,9 +134,11 @@ func (r *Repo) Receive(ctx context.Context, in io.Reader, out io.Writer, accept 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
+	unpacked := false
 	wg.Go(func() {
 		defer answer.Close() // without the word that accepts, the hook refuses
 		p, err := r.asked(question)
+		unpacked = p != nil
 		if err == nil && p != nil {
 			err = r.fits(p)
 		}
@@ -160,7 +162,11 @@ func (r *Repo) Receive(ctx context.Context, in io.Reader, out io.Writer, accept 
 	question.Close() // ends the read if the hook was not run
 	wg.Wait()
 	var exit *exec.ExitError
+	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // of the processes that it has waited for, too
 	switch {
+	case !unpacked && used >= r.repos.cfg.CPU*3/4: // the kernel counts in ticks where it enforces the limit
+		return errs.New(errs.ResourceExhausted, "git took more than %s of CPU time to unpack the push, the most for one", r.repos.cfg.CPU).
+			WithHint("push less history: a clone with --depth 1")
 	case err == nil:
 		return nil
 	case errors.As(err, &exit):

@@ -6,11 +6,15 @@ import (
 	"debug/buildinfo"
 	"encoding/json"
 	"io"
+	"iter"
+	"math"
 	"path"
 	"regexp"
 	"strings"
 
 	"github.com/package-url/packageurl-go"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // records are the files in which package managers say what they installed.
@@ -49,26 +53,27 @@ func variables(body []byte) map[string]string {
 }
 
 // stanzas reads paragraphs of lines with a field each; lines of a longer field begin with a space.
-func stanzas(body []byte) (all []map[string]string) {
-	now := map[string]string{}
-	for line := range strings.Lines(string(body) + "\n\n") {
-		line = strings.TrimRight(line, "\n")
-		if line == "" {
-			if len(now) > 0 {
-				all = append(all, now)
-				now = map[string]string{}
+func stanzas(body []byte) iter.Seq[map[string]string] {
+	return func(yield func(map[string]string) bool) {
+		now := map[string]string{}
+		for line := range strings.Lines(string(body) + "\n\n") {
+			line = strings.TrimRight(line, "\n")
+			if line == "" {
+				if len(now) > 0 && !yield(now) {
+					return
+				}
+				clear(now)
+				continue
 			}
-			continue
-		}
-		if k, v, ok := strings.Cut(line, ":"); ok && line[0] != ' ' {
-			now[k] = strings.TrimSpace(v)
+			if k, v, ok := strings.Cut(line, ":"); ok && line[0] != ' ' {
+				now[k] = strings.TrimSpace(v)
+			}
 		}
 	}
-	return all
 }
 
 func dpkg(_ string, body []byte) (out []component) {
-	for _, p := range stanzas(body) {
+	for p := range stanzas(body) {
 		if status := p["Status"]; status != "" && !strings.HasSuffix(status, " installed") {
 			continue
 		}
@@ -78,7 +83,7 @@ func dpkg(_ string, body []byte) (out []component) {
 }
 
 func apk(_ string, body []byte) (out []component) {
-	for _, p := range stanzas(body) {
+	for p := range stanzas(body) {
 		out = append(out, component{kind: packageurl.TypeApk, name: p["P"], version: p["V"], architecture: p["A"], ofTheDistributor: true})
 	}
 	return out
@@ -98,11 +103,13 @@ func npm(_ string, body []byte) []component {
 
 func python(_ string, body []byte) []component {
 	head, _, _ := bytes.Cut(body, []byte("\n\n"))
-	p := stanzas(head)
-	if len(p) == 0 {
+	first, stop := iter.Pull(stanzas(head))
+	defer stop()
+	p, ok := first()
+	if !ok {
 		return nil
 	}
-	return []component{{kind: packageurl.TypePyPi, name: strings.ToLower(separators.ReplaceAllString(p[0]["Name"], "-")), version: p[0]["Version"]}}
+	return []component{{kind: packageurl.TypePyPi, name: strings.ToLower(separators.ReplaceAllString(p["Name"], "-")), version: p["Version"]}}
 }
 
 // separators are what names of PyPI do not tell apart.
@@ -171,28 +178,38 @@ func goProgram(r io.ReaderAt) []component {
 	return out
 }
 
-// javaArchive returns the packages of Maven in an archive, and in the archives directly inside it.
-func javaArchive(name string, r io.ReaderAt, size int64, isInner bool) (out []component) {
-	z, err := zip.NewReader(r, size)
+// javaArchive returns the packages of Maven in an archive, and in the archives directly inside it. left bounds the bytes
+// that are decompressed, since entries may be the same part of the archive.
+func javaArchive(name string, r io.ReaderAt, size int64, left *int64, isInner bool) (out []component) {
+	b := &bounded{ReaderAt: r, left: maxDirectory}
+	z, err := zip.NewReader(b, size)
 	if err != nil {
 		return nil
 	}
+	b.left = math.MaxInt64
 	for _, f := range z.File {
-		inner := path.Ext(f.Name) == ".jar" && !isInner
-		if f.UncompressedSize64 > maxRecord || !inner && !strings.HasSuffix(f.Name, "/pom.properties") {
+		inner, most := path.Ext(f.Name) == ".jar" && !isInner, uint64(maxRecord)
+		if inner {
+			most = maxInner
+		}
+		if f.UncompressedSize64 > most || !inner && !strings.HasSuffix(f.Name, "/pom.properties") {
 			continue
+		}
+		if *left <= 0 {
+			break
 		}
 		in, err := f.Open()
 		if err != nil {
 			continue
 		}
-		body, err := io.ReadAll(io.LimitReader(in, maxRecord))
+		body, err := io.ReadAll(io.LimitReader(in, int64(most)))
 		in.Close()
+		*left -= int64(len(body)) + 1
 		if err != nil {
 			continue
 		}
 		if inner {
-			out = append(out, javaArchive(path.Base(f.Name), bytes.NewReader(body), int64(len(body)), true)...)
+			out = append(out, javaArchive(path.Base(f.Name), bytes.NewReader(body), int64(len(body)), left, true)...)
 			continue
 		}
 		v := variables(body)
@@ -206,3 +223,16 @@ func javaArchive(name string, r io.ReaderAt, size int64, isInner bool) (out []co
 
 // jarName is the name of an archive that does not say what it is.
 var jarName = regexp.MustCompile(`^(.+)-(\d[\w.]*(?:-[\w.]+)*)\.jar$`)
+
+// bounded fails when more than left bytes are read.
+type bounded struct {
+	io.ReaderAt
+	left int64
+}
+
+func (b *bounded) ReadAt(p []byte, offset int64) (int, error) {
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, errs.New(errs.ResourceExhausted, "the archive lists too many files")
+	}
+	return b.ReaderAt.ReadAt(p, offset)
+}

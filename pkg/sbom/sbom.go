@@ -27,8 +27,17 @@ import (
 
 // Bounds of the files that a scan reads, in bytes. Larger ones are passed over.
 const (
-	maxRecord  = 64 << 20  // of a package manager
-	maxProgram = 512 << 20 // of a program or a Java archive, which go through a temporary file
+	maxRecord    = 16 << 20  // of a package manager
+	maxProgram   = 512 << 20 // of a program or a Java archive, which go through a temporary file
+	maxInner     = 64 << 20  // of a Java archive inside another one
+	maxDirectory = 16 << 20  // of what an archive says of its files
+	maxField     = 1 << 10   // of a name or a version
+)
+
+// Bounds of an image.
+const (
+	maxComponents = 500_000 // packages in all records
+	maxLooked     = 1 << 30 // records that are compared with names of deleted files
 )
 
 // component is one found package.
@@ -45,6 +54,8 @@ type Scan struct {
 	below  map[string][]component // of earlier layers, by the path of the record
 	found  map[string][]component // of the layer that is read
 	system map[string]string      // of os-release
+
+	components, looked int // towards maxComponents and maxLooked
 }
 
 // Layer reads the next layer, a tar stream without compression. An error is one of the stream: a record that cannot be
@@ -65,6 +76,9 @@ func (s *Scan) Layer(r io.Reader) error {
 			return errs.New(errs.Corrupt, "read layer: %w", err)
 		}
 		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
+		if s.looked > maxLooked {
+			return errs.New(errs.ResourceExhausted, "the image deletes too many files for a list of its software")
+		}
 		if s.deletes(name) || h.Typeflag == tar.TypeDir {
 			continue
 		}
@@ -95,6 +109,7 @@ func (s *Scan) deletes(name string) bool {
 	if base == opaque {
 		whole = strings.TrimSuffix(dir, "/")
 	}
+	s.looked += len(s.below)
 	maps.DeleteFunc(s.below, func(p string, _ []component) bool { return p == whole || strings.HasPrefix(p, whole+"/") })
 	return true
 }
@@ -116,8 +131,7 @@ func (s *Scan) file(name string, h *tar.Header, r io.Reader) error {
 		if err != nil {
 			return errs.New(errs.Corrupt, "read %s: %w", name, err)
 		}
-		s.add(name, k.read(name, body))
-		return nil
+		return s.add(name, k.read(name, body))
 	}
 	if h.Size > maxProgram || h.Size < 64 {
 		return nil
@@ -145,19 +159,30 @@ func (s *Scan) file(name string, h *tar.Header, r io.Reader) error {
 	if err != nil {
 		return errs.New(errs.Unavailable, "read %s: %w", name, err)
 	}
-	if archive {
-		s.add(name, javaArchive(path.Base(name), f, n, false))
-	} else {
-		s.add(name, goProgram(f))
+	if !archive {
+		return s.add(name, goProgram(f))
 	}
-	return nil
+	left := int64(maxProgram)
+	return s.add(name, javaArchive(path.Base(name), f, n, &left, false))
 }
 
-func (s *Scan) add(name string, c []component) {
-	c = slices.DeleteFunc(c, func(c component) bool { return c.name == "" || c.version == "" })
-	if len(c) > 0 {
-		s.found[name] = c
+func (s *Scan) add(name string, all []component) error {
+	if s.components += len(all); s.components > maxComponents {
+		return errs.New(errs.ResourceExhausted, "the image records more than %d packages", maxComponents)
 	}
+	var kept []component
+	for _, c := range all {
+		if c.name == "" || c.version == "" || max(len(c.name), len(c.version), len(c.namespace), len(c.architecture)) > maxField {
+			continue
+		}
+		// Not parts of the record, which they would keep in memory.
+		c.name, c.version, c.namespace, c.architecture = strings.Clone(c.name), strings.Clone(c.version), strings.Clone(c.namespace), strings.Clone(c.architecture)
+		kept = append(kept, c)
+	}
+	if len(kept) > 0 {
+		s.found[name] = kept
+	}
+	return nil
 }
 
 // Write writes the list for an image of a name and version, as JSON. The same image gives the same bytes. A package

@@ -5,10 +5,13 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // file is an entry of a layer: one whose name ends in a slash is a folder.
@@ -181,5 +184,63 @@ func TestDamagedLayer(t *testing.T) {
 	whole := layer(t, file{name: "var/lib/dpkg/status", body: status}).Bytes()
 	if err := s.Layer(bytes.NewReader(whole[:700])); err == nil {
 		t.Error("a layer that ends in the middle was read")
+	}
+}
+
+// TestHostileImages: an image has the memory and the time of a scan bounded, whatever its records hold.
+func TestHostileImages(t *testing.T) {
+	many := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "P:%d\nV:1\n\n", i)
+		}
+		return b.String()
+	}
+	for name, files := range map[string][]file{
+		"a record": {{name: "lib/apk/db/installed", body: many(11)}},
+		"two":      {{name: "var/lib/dpkg/status.d/a", body: strings.NewReplacer("P:", "Package:", "V:", "Version:").Replace(many(6))}, {name: "lib/apk/db/installed", body: many(5)}},
+	} {
+		s := Scan{components: maxComponents - 10}
+		if err := s.Layer(layer(t, files...)); !errs.Is(err, errs.ResourceExhausted) {
+			t.Errorf("%s of too many packages: %v", name, err)
+		}
+	}
+	long := `{"name":"` + strings.Repeat("x", maxField+1) + `","version":"1"}`
+	if got := list(t, layer(t, file{name: "a/node_modules/a/package.json", body: long})); len(got) > 0 {
+		t.Errorf("a name of %d bytes is kept", len(got[0]))
+	}
+	var away []file
+	for i := range 2000 {
+		away = append(away, file{name: fmt.Sprintf("d/.wh.%d", i)})
+	}
+	s := Scan{components: maxComponents - 11}
+	if err := s.Layer(layer(t, file{name: "lib/apk/db/installed", body: many(10)}, file{name: "b/node_modules/b/package.json", body: `{"name":"b","version":"1"}`})); err != nil {
+		t.Fatal(err)
+	}
+	s.looked = maxLooked - 1000
+	if err := s.Layer(layer(t, away...)); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("too many deletions: %v", err)
+	}
+}
+
+// TestHostileArchives: the entries of an archive may be the same bytes of it, many times.
+func TestHostileArchives(t *testing.T) {
+	var files []file
+	for i := range 50 {
+		files = append(files, file{name: fmt.Sprintf("%d/pom.properties", i), body: fmt.Sprintf("groupId=g\nartifactId=a%d\nversion=1\n", i) + strings.Repeat("#", 1000)})
+	}
+	text := archive(t, files...)
+	left := int64(10_000)
+	if n := len(javaArchive("a.jar", strings.NewReader(text), int64(len(text)), &left, false)); n == 0 || n > 11 {
+		t.Errorf("%d packages of 10,000 bytes of packages of 1,000", n)
+	}
+	files = nil
+	for range maxDirectory/1000 + 1 {
+		files = append(files, file{name: strings.Repeat("x", 1000)})
+	}
+	text = archive(t, append(files, file{name: "pom/pom.properties", body: "groupId=g\nartifactId=a\nversion=1\n"})...)
+	left = maxProgram
+	if got := javaArchive("a.jar", strings.NewReader(text), int64(len(text)), &left, false); len(got) > 0 {
+		t.Errorf("an archive with a list of files of more than %d bytes has %d packages", maxDirectory, len(got))
 	}
 }

@@ -25,8 +25,8 @@ type Collected struct {
 
 // Collect removes manifests that were not used for MaxAge, then the least
 // recently used ones until the contents fit into MaxBytes, and then the
-// contents that no manifest names. It removes nothing when it cannot read a
-// manifest.
+// contents that no manifest names. It removes a manifest that does not match its
+// digest, and no contents when it cannot read a manifest.
 func (s *Store) Collect(ctx context.Context) (Collected, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +67,12 @@ func (s *Store) collect(ctx context.Context, now time.Time) (c Collected, err er
 			return fail(err)
 		}
 		k := kept{digest: d, used: info.ModTime(), blobs: map[Digest]int64{}}
-		if digestOf(b) != d {
-			return c, errs.New(errs.Corrupt, "collect sources: manifest %s is damaged", d).WithHint("remove %s", s.manifestFile(d))
+		if digestOf(b) != d { // by a power loss, since it is not synced: its source is sent again
+			if err := os.Remove(s.manifestFile(d)); err != nil {
+				return fail(err)
+			}
+			c.Manifests++
+			continue
 		}
 		m, err := Decode(b, s.cfg.Limits)
 		if err != nil {

@@ -427,13 +427,20 @@ func TestCollectRemovesOldestSources(t *testing.T) {
 	if c, err = s.collect(t.Context(), now.Add(48*time.Hour)); err != nil || c.Manifests != 1 || c.Kept != 0 {
 		t.Errorf("over the age: %+v, %v", c, err)
 	}
-	// An unreadable manifest stops the collection before it removes anything.
+	// A manifest that a power loss damaged is of no use, and goes; an unreadable one stops the collection.
 	d := add(map[string]string{"c": "cccc"})
-	if err := os.WriteFile(s.manifestFile(digestOf([]byte("x"))), []byte("damaged"), 0o600); err != nil {
+	damaged := s.manifestFile(digestOf([]byte("x")))
+	if err := os.WriteFile(damaged, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.collect(t.Context(), now.Add(96*time.Hour)); !errs.Is(err, errs.Corrupt) {
-		t.Errorf("damaged manifest: %v", err)
+	if c, err := s.collect(t.Context(), time.Now()); err != nil || c.Manifests != 1 || c.Kept != 4 {
+		t.Errorf("damaged manifest: %+v, %v", c, err)
+	}
+	if err := os.Mkdir(damaged, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.collect(t.Context(), now.Add(96*time.Hour)); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("unreadable manifest: %v", err)
 	}
 	if err := s.Materialize(t.Context(), d, filepath.Join(t.TempDir(), "y")); err != nil {
 		t.Errorf("something was removed: %v", err)
@@ -488,4 +495,77 @@ func FuzzReadPack(f *testing.F) {
 			return err
 		})
 	})
+}
+
+// TestRulesAreBounded: the rules that hold in a folder, with those of the folders above.
+func TestRulesAreBounded(t *testing.T) {
+	top := t.TempDir()
+	dir := top
+	half := bytes.Repeat([]byte("# text\n"), maxRules/2/7)
+	for range 3 {
+		dir = filepath.Join(dir, "sub")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, ".gitignore"), half, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Walk(t.Context(), top, WalkOptions{}); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("three files of half of the bytes: %v", err)
+	}
+	if _, err := Walk(t.Context(), dir, WalkOptions{Top: top}); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("below two of them: %v", err)
+	}
+	if err := os.Rename(dir, filepath.Join(top, "beside")); err != nil {
+		t.Fatal(err)
+	}
+	if tree, err := Walk(t.Context(), top, WalkOptions{}); err != nil {
+		t.Errorf("two files, and one beside them: %v", err)
+	} else {
+		tree.Close()
+	}
+}
+
+// TestTopOfARepository: rules above it do not hold, and a link in it is no file of rules.
+func TestTopOfARepository(t *testing.T) {
+	outer := t.TempDir()
+	top := filepath.Join(outer, "top")
+	dir := filepath.Join(top, "app")
+	for _, d := range []string{dir, filepath.Join(outer, ".git")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"app/file": "x", "app/b.log": "x", "../.gitignore": "*\n", "../rules": "file\n", "rules": "*.log\n"} {
+		if err := os.WriteFile(filepath.Join(top, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func() (out []string) {
+		tree, err := Walk(t.Context(), dir, WalkOptions{Top: top})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.Close()
+		for _, f := range tree.Manifest.Files {
+			out = append(out, f.Path)
+		}
+		return out
+	}
+	if got := names(); !slices.Equal(got, []string{"b.log", "file"}) {
+		t.Errorf("without rules of the repository: %v", got)
+	}
+	if err := os.Symlink("../rules", filepath.Join(top, ".gitignore")); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); !slices.Equal(got, []string{"b.log", "file"}) {
+		t.Errorf("with a link out of it: %v", got)
+	}
+	if err := os.Rename(filepath.Join(top, "rules"), filepath.Join(top, ".gitignore")); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); !slices.Equal(got, []string{"file"}) {
+		t.Errorf("with its rules: %v", got)
+	}
 }

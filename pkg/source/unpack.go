@@ -25,7 +25,28 @@ type Unpacked struct {
 	files  map[string]File // by path
 	paths  map[Digest]string
 	bytes  int64
-	kept   int // contents that were written
+	kept   int   // contents that were written
+	left   int64 // bytes of archives that may still be read
+}
+
+// perEntry is what an entry takes in an archive, besides its content, in bytes. An archive
+// may have four entries for each file that a source may have.
+const perEntry = 2 << 10
+
+// archived is an archive without its compression.
+type archived struct {
+	u *Unpacked
+	r io.Reader
+}
+
+// Read bounds what an archive is decompressed to, which its folders and headers are a part of.
+func (a *archived) Read(p []byte) (int, error) {
+	if a.u.left <= 0 {
+		return 0, errs.New(errs.ResourceExhausted, "the archives of the source have too many entries, or more than %d bytes", a.u.limits.Bytes)
+	}
+	n, err := a.r.Read(p[:min(int64(len(p)), a.u.left)])
+	a.u.left -= int64(n)
+	return n, err
 }
 
 // NewUnpacked returns a source without files. Contents are kept in dir, an empty
@@ -35,7 +56,8 @@ func NewUnpacked(dir string, limits Limits) (*Unpacked, error) {
 	if err != nil {
 		return nil, errs.New(errs.Unavailable, "open %s: %w", dir, err)
 	}
-	return &Unpacked{limits: limits.orDefault(), root: root, files: map[string]File{}, paths: map[Digest]string{}}, nil
+	limits = limits.orDefault()
+	return &Unpacked{limits: limits, root: root, files: map[string]File{}, paths: map[Digest]string{}, left: limits.Bytes + 4*perEntry*int64(limits.Files)}, nil
 }
 
 // Add adds the files and links of an archive, which may be compressed with gzip,
@@ -50,7 +72,7 @@ func (u *Unpacked) Add(prefix string, r io.Reader) error {
 		}
 		b = bufio.NewReader(z)
 	}
-	t := tar.NewReader(b)
+	t := tar.NewReader(&archived{u, b})
 	for {
 		h, err := t.Next()
 		if err == io.EOF {
@@ -66,6 +88,9 @@ func (u *Unpacked) Add(prefix string, r io.Reader) error {
 }
 
 func badArchive(err error) error {
+	if errs.Is(err, errs.ResourceExhausted) {
+		return err
+	}
 	return errs.New(errs.InvalidArgument, "read the archive: %w", err)
 }
 
@@ -77,8 +102,15 @@ func (u *Unpacked) add(prefix string, h *tar.Header, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir, tar.TypeXGlobalHeader:
 		return nil
+	}
+	if !validPath(f.Path) { // here already, since names fill the memory
+		return errs.New(errs.InvalidArgument, "the archive has a file %.200q, which is not a path below the root", h.Name)
+	}
+	switch h.Typeflag {
 	case tar.TypeSymlink:
-		f.Mode, f.Target = Symlink, h.Linkname
+		if f.Mode, f.Target = Symlink, h.Linkname; !confined(f.Path, f.Target) {
+			return errs.New(errs.InvalidArgument, "the archive has a link %s, whose target %.200q is not inside the source", h.Name, h.Linkname)
+		}
 	case tar.TypeLink:
 		to, ok := u.files[path.Join(prefix, h.Linkname)]
 		if !ok {

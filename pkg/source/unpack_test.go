@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"strings"
 	"testing"
 
 	"miren.dev/runtime/pkg/errs"
@@ -95,6 +96,11 @@ func TestUnpackArchives(t *testing.T) {
 }
 
 func TestUnpackRefusesWhatLeadsOut(t *testing.T) {
+	var folders, same []tar.Header
+	for range 100 {
+		folders = append(folders, tar.Header{Name: "d", Typeflag: tar.TypeDir})
+		same = append(same, tar.Header{Name: "a"})
+	}
 	for name, c := range map[string]struct {
 		of   io.Reader
 		want errs.Class
@@ -106,6 +112,10 @@ func TestUnpackRefusesWhatLeadsOut(t *testing.T) {
 		"absolute link": {archive(t, false, tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/etc"}), errs.InvalidArgument},
 		"a device":      {archive(t, false, tar.Header{Name: "a", Typeflag: tar.TypeChar}), errs.InvalidArgument},
 		"hard link out": {archive(t, false, tar.Header{Name: "a", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}), errs.InvalidArgument},
+		"a long path":   {archive(t, false, tar.Header{Name: strings.Repeat("a/", maxPath) + "a", Uname: "a"}), errs.InvalidArgument},
+		"a long target": {archive(t, false, tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("a/", maxPath) + "a"}), errs.InvalidArgument},
+		"only folders":  {archive(t, true, folders...), errs.ResourceExhausted},
+		"one file":      {archive(t, true, same...), errs.ResourceExhausted},
 		"too much":      {archive(t, false, tar.Header{Name: "a", Uname: "more than ten bytes"}), errs.ResourceExhausted},
 		"too many":      {archive(t, false, tar.Header{Name: "a"}, tar.Header{Name: "b"}, tar.Header{Name: "c"}), errs.ResourceExhausted},
 	} {
@@ -113,7 +123,13 @@ func TestUnpackRefusesWhatLeadsOut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err = u.Add("p", c.of); err == nil {
+		err = u.Add("p", c.of)
+		for p, f := range u.files {
+			if len(p) > maxPath || len(f.Target) > maxPath {
+				t.Errorf("%s: a name of %d bytes and a target of %d are kept", name, len(p), len(f.Target))
+			}
+		}
+		if err == nil {
 			_, err = u.Tree()
 		}
 		if !errs.Is(err, c.want) {

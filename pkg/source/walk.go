@@ -24,14 +24,22 @@ import (
 // Names that are part of a source even if a rule ignores them, since builds read them.
 var needed = []string{".runtime/app.toml", "app.toml", "Procfile", "Dockerfile", ".dockerignore"}
 
-// maxSkipped bounds Tree.Skipped.
-const maxSkipped = 100
+const (
+	// maxSkipped bounds Tree.Skipped.
+	maxSkipped = 100
+	// maxRules bounds the files of rules that hold at a time, in bytes, since each rule is
+	// compared with each path.
+	maxRules = 1 << 20
+)
 
 // WalkOptions are the options of a walk.
 type WalkOptions struct {
 	Limits Limits
 	// Cache has the digests of earlier walks; nil: the walk reads every file.
 	Cache *Cache
+	// Top is the root of the repository that the folder is in; "": the nearest folder
+	// with .git, if there is one.
+	Top string
 }
 
 // Tree is the result of a walk.
@@ -79,7 +87,7 @@ func walkFolder(ctx context.Context, dir string, opt WalkOptions, modeBits bool)
 	}
 	w := &walker{ctx: ctx, root: root, limits: opt.Limits.orDefault(), cache: opt.Cache, m: matcher{git: slices.Clone(defaults)}, modeBits: modeBits}
 	w.tree = &Tree{Manifest: &Manifest{Files: []File{}}, root: root, paths: map[Digest]string{}}
-	if err := w.run(dir); err != nil {
+	if err := w.run(dir, opt.Top); err != nil {
 		root.Close()
 		return nil, err
 	}
@@ -108,6 +116,7 @@ type walker struct {
 	tree     *Tree
 	found    []entry
 	bytes    int64
+	rules    int  // bytes of the files whose rules m.git has
 	modeBits bool // files have permission bits for execution
 }
 
@@ -117,9 +126,11 @@ type entry struct {
 	info fs.FileInfo
 }
 
-func (w *walker) run(dir string) error {
-	w.rulesAbove(dir)
-	if b, err := w.readRules(".dockerignore"); err != nil {
+func (w *walker) run(dir, top string) error {
+	if err := w.rulesAbove(dir, top); err != nil {
+		return err
+	}
+	if b, err := readRules(w.root, ".dockerignore"); err != nil {
 		return err
 	} else if b != nil {
 		if w.m.docker, err = parseDockerignore(b); err != nil {
@@ -143,48 +154,61 @@ func (w *walker) run(dir string) error {
 }
 
 // rulesAbove reads the rules of the repository that the folder is in.
-func (w *walker) rulesAbove(dir string) {
-	top := ""
-	for d := dir; ; d = filepath.Dir(d) {
+func (w *walker) rulesAbove(dir, top string) error {
+	for d := dir; top == ""; d = filepath.Dir(d) {
 		if _, err := os.Lstat(filepath.Join(d, ".git")); err == nil {
 			top = d
-			break
-		}
-		if d == filepath.Dir(d) {
-			return
+			if b, err := os.ReadFile(filepath.Join(d, ".git", "info", "exclude")); err == nil {
+				w.m.git = append(w.m.git, parseGitignore("", b)...)
+			}
+		} else if d == filepath.Dir(d) {
+			return nil
 		}
 	}
 	rel, err := filepath.Rel(top, dir)
+	if err != nil || rel == "." {
+		return nil
+	}
+	root, err := os.OpenRoot(top)
 	if err != nil {
-		return
+		return errs.New(errs.Unavailable, "open the repository of the source: %w", err)
 	}
-	if b, err := os.ReadFile(filepath.Join(top, ".git", "info", "exclude")); err == nil {
-		w.m.git = append(w.m.git, parseGitignore("", b)...)
-	}
-	if rel == "." {
-		return
-	}
+	defer root.Close()
 	w.m.above = filepath.ToSlash(rel)
 	at := ""
 	for _, e := range strings.Split(w.m.above, "/") {
-		if b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(at), ".gitignore")); err == nil {
-			w.m.git = append(w.m.git, parseGitignore(at, b)...)
+		if err := w.addRules(root, path.Join(at, ".gitignore"), at); err != nil {
+			return err
 		}
 		at = path.Join(at, e)
 	}
+	return nil
 }
 
-// readRules returns a file of the source, nil when there is none.
-func (w *walker) readRules(name string) ([]byte, error) {
-	info, err := w.root.Lstat(name)
+// addRules adds the rules of a file, if it exists; at is the folder that they are for, from
+// the root of the repository.
+func (w *walker) addRules(root *os.Root, name, at string) error {
+	b, err := readRules(root, name)
+	if err != nil || b == nil {
+		return err
+	}
+	if w.rules += len(b); w.rules > maxRules {
+		return errs.New(errs.ResourceExhausted, "%s and the .gitignore files of the folders above it have more than %d bytes", name, maxRules)
+	}
+	w.m.git = append(w.m.git, parseGitignore(at, b)...)
+	return nil
+}
+
+// readRules returns a file below root, nil when there is none.
+func readRules(root *os.Root, name string) ([]byte, error) {
+	info, err := root.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() {
 		return nil, nil
 	}
-	const most = 1 << 20
-	if info.Size() > most {
-		return nil, errs.New(errs.InvalidArgument, "%s is larger than %d bytes", name, most)
+	if info.Size() > maxRules {
+		return nil, errs.New(errs.InvalidArgument, "%s is larger than %d bytes", name, maxRules)
 	}
-	b, err := w.root.ReadFile(name)
+	b, err := root.ReadFile(name)
 	if err != nil {
 		return nil, errs.New(errs.Unavailable, "read %s: %w", name, err)
 	}
@@ -214,26 +238,27 @@ func (w *walker) dir(dir string) error {
 	if len(entries) > w.limits.Files*4 {
 		return errs.New(errs.ResourceExhausted, "folder %s has more than %d entries", dir, w.limits.Files*4)
 	}
-	kept := len(w.m.git)
-	if b, err := w.readRules(path.Join(dir, ".gitignore")); err != nil {
+	kept, rules := len(w.m.git), w.rules
+	at := path.Join(w.m.above, dir)
+	if at == "." {
+		at = ""
+	}
+	if err := w.addRules(w.root, path.Join(dir, ".gitignore"), at); err != nil {
 		return err
-	} else if b != nil {
-		at := path.Join(w.m.above, dir)
-		if at == "." {
-			at = ""
-		}
-		w.m.git = append(w.m.git, parseGitignore(at, b)...)
 	}
 	for _, e := range entries {
 		if err := w.entry(path.Join(dir, e.Name()), e); err != nil {
 			return err
 		}
 	}
-	w.m.git = w.m.git[:kept]
+	w.m.git, w.rules = w.m.git[:kept], rules
 	return nil
 }
 
 func (w *walker) entry(p string, e fs.DirEntry) error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
 	if slices.Contains(always, p) || slices.Contains(always[:3], path.Base(p)) {
 		return nil
 	}

@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"miren.dev/runtime/domain/routes"
-	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -76,18 +74,20 @@ func (s certificateSet) find(host string) certificateOf {
 	return c
 }
 
-// keyring keeps the certificates in memory and in a file. They come from
-// Config.Certificates; what it cannot ask for again it does not forget.
+// keyring has the certificates, which come from Config.Certificates.
 type keyring struct {
-	in   *Ingress
-	set  atomic.Pointer[certificateSet]
-	wake chan struct{} // the certificates changed
-	list []Certificate // of the set; used by run and load only
+	asker[Certificate]
+	in  *Ingress
+	set atomic.Pointer[certificateSet]
 }
 
 func newKeyring(in *Ingress) *keyring {
-	k := &keyring{in: in, wake: make(chan struct{}, 1)}
+	k := &keyring{in: in}
 	k.set.Store(&certificateSet{})
+	k.asker = asker[Certificate]{
+		what: "certificates", ask: in.cfg.Certificates, use: k.use, file: in.cfg.CertificateFile, magic: certificatesMagic, logger: in.cfg.Logger,
+		wake: make(chan struct{}, 1),
+	}
 	return k
 }
 
@@ -109,85 +109,12 @@ func (k *keyring) tcpConfig(project schema.ID) *tls.Config {
 	}
 }
 
-// refresh has run ask for the certificates again.
-func (k *keyring) refresh() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
-
-// load uses the certificates that the last process saved, if there are any.
-func (k *keyring) load() {
-	path := k.in.cfg.CertificateFile
-	if path == "" {
-		return
-	}
-	var list []Certificate
-	switch err := loadFile(path, certificatesMagic, &list); {
-	case errs.Is(err, errs.NotFound):
-	case err != nil:
-		k.in.cfg.Logger.Error("the saved certificates cannot be used, starting without", "error", err)
-	default:
-		k.install(list)
-	}
-}
-
-func (k *keyring) install(list []Certificate) {
+func (k *keyring) use(list []Certificate) {
 	set, unusable := newCertificateSet(list)
 	for _, id := range unusable {
 		k.in.cfg.Logger.Error("a certificate cannot be used", "certificate", id)
 	}
-	k.list = list
 	k.set.Store(&set)
-}
-
-// Waits between attempts to ask for the certificates.
-const (
-	minAsk = time.Second
-	maxAsk = 30 * time.Second
-)
-
-// run asks for the certificates at its start and after each refresh, until ctx
-// ends.
-func (k *keyring) run(ctx context.Context) {
-	if k.in.cfg.Certificates == nil {
-		return
-	}
-	k.refresh()
-	pause := minAsk
-	for {
-		select {
-		case <-k.wake:
-		case <-ctx.Done():
-			return
-		}
-		list, err := k.in.cfg.Certificates(ctx)
-		if err == nil {
-			pause = minAsk
-			if !slices.Equal(list, k.list) {
-				k.install(list)
-				k.save()
-			}
-			continue
-		}
-		k.in.cfg.Logger.Debug("cannot ask for the certificates", "error", err)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
-		pause = min(2*pause, maxAsk)
-		k.refresh()
-	}
-}
-
-func (k *keyring) save() {
-	if path := k.in.cfg.CertificateFile; path != "" {
-		if err := saveFile(path, certificatesMagic, k.list); err != nil {
-			k.in.cfg.Logger.Error("the certificates cannot be saved", "error", err)
-		}
-	}
 }
 
 // tlsConfig selects the certificate by the name that the client sends. Without a

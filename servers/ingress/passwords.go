@@ -5,10 +5,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
@@ -47,13 +45,10 @@ type userKey struct {
 	user  string
 }
 
-// passwords keeps the users of routes in memory and in a file. They come from
-// Config.Passwords; what it cannot ask for again it does not forget.
+// passwords has the users of routes, which come from Config.Passwords.
 type passwords struct {
-	in    *Ingress
+	asker[Password]
 	set   atomic.Pointer[map[userKey]string] // the hashes; the user "" is there for each route with users
-	wake  chan struct{}
-	list  []Password // of the set; used by run and load only
 	slots chan struct{}
 	queue atomic.Int64
 	salt  [32]byte
@@ -63,9 +58,13 @@ type passwords struct {
 }
 
 func newPasswords(in *Ingress) *passwords {
-	p := &passwords{in: in, wake: make(chan struct{}, 1), slots: make(chan struct{}, hashers), known: map[[32]byte]struct{}{}}
+	p := &passwords{slots: make(chan struct{}, hashers), known: map[[32]byte]struct{}{}}
 	rand.Read(p.salt[:]) // never fails
 	p.set.Store(&map[userKey]string{})
+	p.asker = asker[Password]{
+		what: "users of routes", ask: in.cfg.Passwords, use: p.use, file: in.cfg.PasswordFile, magic: passwordsMagic, logger: in.cfg.Logger,
+		wake: make(chan struct{}, 1),
+	}
 	return p
 }
 
@@ -146,76 +145,11 @@ func (p *passwords) changed(c informer.Change[*app.Route]) {
 	}
 }
 
-func (p *passwords) refresh() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
-// load uses the passwords that the last process saved, if there are any.
-func (p *passwords) load() {
-	path := p.in.cfg.PasswordFile
-	if path == "" {
-		return
-	}
-	var list []Password
-	switch err := loadFile(path, passwordsMagic, &list); {
-	case errs.Is(err, errs.NotFound):
-	case err != nil:
-		p.in.cfg.Logger.Error("the saved users of routes cannot be used, starting without", "error", err)
-	default:
-		p.install(list)
-	}
-}
-
-func (p *passwords) install(list []Password) {
+func (p *passwords) use(list []Password) {
 	set := make(map[userKey]string, 2*len(list))
 	for _, o := range list {
 		set[userKey{o.Route, o.User}] = o.Hash
 		set[userKey{o.Route, ""}] = ""
 	}
-	p.list = list
 	p.set.Store(&set)
-}
-
-// run asks for the passwords at its start and after each refresh, until ctx ends.
-func (p *passwords) run(ctx context.Context) {
-	if p.in.cfg.Passwords == nil {
-		return
-	}
-	p.refresh()
-	pause := minAsk
-	for {
-		select {
-		case <-p.wake:
-		case <-ctx.Done():
-			return
-		}
-		list, err := p.in.cfg.Passwords(ctx)
-		if err == nil {
-			pause = minAsk
-			if !slices.Equal(list, p.list) {
-				p.install(list)
-				p.save()
-			}
-			continue
-		}
-		p.in.cfg.Logger.Debug("cannot ask for the users of routes", "error", err)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
-		pause = min(2*pause, maxAsk)
-		p.refresh()
-	}
-}
-
-func (p *passwords) save() {
-	if path := p.in.cfg.PasswordFile; path != "" {
-		if err := saveFile(path, passwordsMagic, p.list); err != nil {
-			p.in.cfg.Logger.Error("the users of routes cannot be saved", "error", err)
-		}
-	}
 }

@@ -151,8 +151,8 @@ func (h *Handler) server(r *http.Request) *sdk.Server {
 	return v.session.server
 }
 
-// begin returns a new session of a caller, with versions of the protocol; nil: all.
-// ResourceExhausted if the caller has too many.
+// begin returns a new session of a caller, with versions of the protocol; nil: all. It
+// counts until keep, or drop, has ended it. ResourceExhausted if the caller has too many.
 func (h *Handler) begin(c *Caller, versions []string) (*session, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -167,26 +167,40 @@ func (h *Handler) begin(c *Caller, versions []string) (*session, error) {
 	}
 	o := h.o.Options
 	o.Client, o.Project, o.versions = c.Client, cmp.Or(c.Project, o.Project), versions
-	return newSession(o)
+	s, err := newSession(o)
+	if err == nil {
+		h.sessions[s] = c
+	}
+	return s, err
+}
+
+// drop ends a session that was not kept.
+func (h *Handler) drop(s *session) {
+	h.mu.Lock()
+	delete(h.sessions, s)
+	h.mu.Unlock()
+	s.end()
 }
 
 // keep keeps the session that a request began until it ends. It returns false if
 // it has ended.
 func (h *Handler) keep(v *visit) bool {
 	began := slices.Collect(v.session.server.Sessions())
-	if len(began) == 0 {
-		return false
-	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
+	kept := !h.closed && len(began) > 0
+	if kept {
+		h.wg.Add(1) // Close waits for it
+	}
+	h.mu.Unlock()
+	if !kept {
+		h.drop(v.session)
 		for _, ss := range began {
 			_ = ss.Close()
 		}
 		return false
 	}
-	h.sessions[v.session] = v.caller
-	h.wg.Go(func() {
+	go func() {
+		defer h.wg.Done()
 		for _, ss := range began {
 			_ = ss.Wait() // however the client left
 		}
@@ -202,7 +216,7 @@ func (h *Handler) keep(v *visit) bool {
 			}
 		}
 		v.caller.Release()
-	})
+	}()
 	return true
 }
 

@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -39,5 +40,34 @@ func TestLimits(t *testing.T) {
 	}
 	if s.fits(10) != nil || !errs.Is(s.fits(11), errs.ResourceExhausted) {
 		t.Error("the size of files is not bounded")
+	}
+}
+
+// TestSessionsOfOneCaller are counted from their begin, so that those that begin at the same time have the bound too.
+func TestSessionsOfOneCaller(t *testing.T) {
+	h, err := NewHandler(HandlerOptions{Options: Options{Logger: slog.New(slog.DiscardHandler)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice, bob := &Caller{ID: "alice", Client: away{}}, &Caller{ID: "bob", Client: away{}}
+	var first *session
+	for i := range maxSessions {
+		s, err := h.begin(alice, nil)
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		first = s
+	}
+	if _, err := h.begin(alice, nil); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("one more session of the caller: %v", err)
+	}
+	if _, err := h.begin(bob, nil); err != nil {
+		t.Errorf("a session of another caller: %v", err)
+	}
+	if h.keep(&visit{caller: alice, session: first}) {
+		t.Error("a session without a client is kept")
+	}
+	if _, err := h.begin(alice, nil); err != nil {
+		t.Errorf("after a session that did not begin: %v", err)
 	}
 }

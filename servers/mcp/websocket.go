@@ -60,7 +60,7 @@ func (h *Handler) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	ss, err := v.session.server.Connect(r.Context(), &socket{conn: conn, end: v.session.end}, nil)
 	if err != nil || !h.keep(v) {
-		v.session.end()
+		h.drop(v.session)
 		c.Release()
 		return
 	}

@@ -48,7 +48,7 @@ const (
 // and the images are saved in their own way, the rest is made again, belongs to
 // processes of this machine, or is the memory of sandboxes.
 var leftOut = map[string]bool{
-	"pg": true, "containerd": true, "buildkit": true, "tmp": true, "agents": true, "cni": true, "network.json": true, "ingress": true,
+	"pg": true, "containerd": true, "buildkit": true, "tmp": true, "agents": true, "cni": true, "network.json": true, "ingress": true, "git": true,
 	"docker": true, "kubernetes": true, "paused": true, "snapshots": true, "server.lock": true, "use.lock": true, "server.yaml": true,
 	"stopped": true, "instance-id": true, RestoredConfig: true,
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,5 +64,17 @@ func TestHostileBackup(t *testing.T) {
 				t.Errorf("what was there: %q, %v", b, err)
 			}
 		})
+	}
+}
+
+// TestBackupWithoutCaches: what the server makes again is not in a backup. The objects of git pushes belong to a user of
+// their own, which a restore would not give them back to.
+func TestBackupWithoutCaches(t *testing.T) {
+	skip := skipState(true)
+	for path, want := range map[string]bool{"git": true, "git/proj-1.shop.git": true, "tmp": true, "ssh": false, "sources": false, "lsvd": false, "gitignore": false} {
+		top, _, _ := strings.Cut(path, "/")
+		if got := skip(top) || skip(path); got != want {
+			t.Errorf("%s is left out: %v", path, got)
+		}
 	}
 }

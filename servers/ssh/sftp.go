@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/pkg/sftp"
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 )
 
 const (
@@ -60,10 +62,16 @@ func (c *conn) home(ctx context.Context) string {
 		return "/"
 	}
 	defer st.Close()
+	return readHome(st)
+}
+
+// readHome reads the directory that a program of the sandbox says; the root if that is
+// no path of a directory.
+func readHome(st rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]) string {
 	out := ""
 	for {
 		m, err := st.Recv()
-		if err != nil {
+		if err != nil || len(out)+len(m.Stdout) > unix.PathMax {
 			return "/"
 		}
 		out += string(m.Stdout)

@@ -2,24 +2,37 @@ package sshserver
 
 import (
 	"io"
+	"math"
 	"sync"
 
 	"github.com/pkg/sftp"
 
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )
 
 // window bounds the bytes of an open file that are kept because requests come
-// out of order. The SFTP server works on as many as workers at a time.
+// out of order, and maxWaiting the writes that wait. The SFTP server works on as many
+// as workers at a time.
 const (
-	window  = 4 << 20
-	workers = sftp.SftpServerWorkerCount
+	window     = 4 << 20
+	maxWaiting = 1024
+	workers    = sftp.SftpServerWorkerCount
 )
 
 // firstRequests is the length of the part of a file that the first requests read,
 // in any order: a call for one of them begins with the file.
 const firstRequests = 256 << 10
+
+// checkPosition refuses a request for n bytes at a position that no file has. The SFTP
+// server passes on what the client sent, as a signed number.
+func checkPosition(offset int64, n int) error {
+	if offset < 0 || offset > math.MaxInt64-int64(n) {
+		return errs.New(errs.InvalidArgument, "no file has the position %d", uint64(offset))
+	}
+	return nil
+}
 
 // reader reads a file with one call, from which requests take what they ask for,
 // as long as they go on about where the last ones ended.
@@ -36,6 +49,9 @@ type reader struct {
 
 // ReadAt implements io.ReaderAt.
 func (r *reader) ReadAt(b []byte, offset int64) (int, error) {
+	if err := checkPosition(offset, len(b)); err != nil {
+		return 0, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if offset < r.pos-int64(len(r.buf)) || offset > r.pos+window || r.st == nil {
@@ -122,6 +138,9 @@ type writer struct {
 // WriteAt implements io.WriterAt. A request that waits for others is answered at
 // once; its failure is the answer of a later one, or of Close.
 func (w *writer) WriteAt(b []byte, offset int64) (int, error) {
+	if err := checkPosition(offset, len(b)); err != nil {
+		return 0, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {
@@ -132,7 +151,7 @@ func (w *writer) WriteAt(b []byte, offset int64) (int, error) {
 	}
 	w.size += len(b) - len(w.waiting[offset])
 	w.waiting[offset] = append([]byte(nil), b...)
-	if w.err = w.flush(w.size > window); w.err != nil {
+	if w.err = w.flush(w.size > window || len(w.waiting) >= maxWaiting); w.err != nil {
 		return 0, w.err
 	}
 	return len(b), nil

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"miren.dev/runtime/api/sandbox"
@@ -170,6 +172,57 @@ func TestSFTPAppends(t *testing.T) {
 		}
 		if err := w.settle(); err != nil || !bytes.Equal(m.data, data[:old+(i+1)*chunk]) {
 			t.Fatalf("%d: %d bytes, %v", i, len(m.data), err)
+		}
+	}
+}
+
+// TestSFTPPositionsOfAClient: a position is any number of 64 bits, and one that no file has ends nothing but its request.
+func TestSFTPPositionsOfAClient(t *testing.T) {
+	m := &memory{data: []byte("content")}
+	f := &sftpFiles{ctx: t.Context(), files: m}
+	for _, offset := range []int64{-1, math.MinInt64, math.MaxInt64} {
+		r := &reader{f: f}
+		if n, err := r.ReadAt(make([]byte, 10), offset); n != 0 || err == nil {
+			t.Errorf("read at %d: %d bytes, %v", offset, n, err)
+		}
+		if n, err := r.ReadAt(make([]byte, 10), 3); string(m.data[3:]) != "tent" || n != 4 || err != io.EOF {
+			t.Errorf("read after %d: %d bytes, %v", offset, n, err)
+		}
+		w := &writer{f: f}
+		if n, err := w.WriteAt([]byte("x"), offset); n != 0 || err == nil {
+			t.Errorf("written at %d: %d bytes, %v", offset, n, err)
+		}
+	}
+}
+
+// TestSFTPScatteredWrites: what waits takes a bounded memory, however small its parts are.
+func TestSFTPScatteredWrites(t *testing.T) {
+	for name, part := range map[string][]byte{"empty": {}, "a byte": {'x'}} {
+		m := &memory{}
+		w := &writer{f: &sftpFiles{ctx: t.Context(), files: m}}
+		for i := range 3 * maxWaiting {
+			if _, err := w.WriteAt(part, int64(2*i+1)); err != nil {
+				t.Fatal(err)
+			}
+			if len(w.waiting) > maxWaiting {
+				t.Fatalf("%s: %d writes wait", name, len(w.waiting))
+			}
+		}
+		if err := w.Close(); err != nil || len(w.waiting) > 0 || len(part) > 0 && len(m.data) != 6*maxWaiting {
+			t.Errorf("%s: %d writes wait, %d bytes are written, %v", name, len(w.waiting), len(m.data), err)
+		}
+	}
+}
+
+// TestSFTPHome: a program of the sandbox that writes without end does not fill the memory of the gateway.
+func TestSFTPHome(t *testing.T) {
+	code := int64(0)
+	for want, list := range map[string][]sandbox.ExecOutput{
+		"/app": {{Stdout: []byte("/a")}, {Stdout: []byte("pp\n")}, {ExitCode: &code}},
+		"/":    {{Stdout: []byte("/" + strings.Repeat("x", 1<<20))}, {Stdout: []byte("\n")}, {ExitCode: &code}},
+	} {
+		if got := readHome(&outputs{list: list}); got != want {
+			t.Errorf("%.20q of %d bytes, want %q", got, len(got), want)
 		}
 	}
 }
