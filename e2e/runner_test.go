@@ -77,6 +77,7 @@ func (s *site) command(ctx context.Context, srv *server, args ...string) *exec.C
 // edge is a runner in a site.
 type edge struct {
 	*server // only its state directory
+	of      *server
 	t       *testing.T
 	site    *site
 	args    []string
@@ -171,7 +172,7 @@ func TestRunner(t *testing.T) {
 	g.s = s
 	g.run("r runner token create")
 	e := &edge{
-		server: &server{name: "runner-edge", state: filepath.Join(stateRoot, "runner-edge")}, t: t, site: net, log: filepath.Join(t.TempDir(), "log"),
+		server: &server{name: "runner-edge", state: filepath.Join(stateRoot, "runner-edge")}, of: s, t: t, site: net, log: filepath.Join(t.TempDir(), "log"),
 		args: g.args("r runner start"),
 	}
 	if err := os.MkdirAll(stateRoot, 0o755); err != nil {
@@ -199,6 +200,11 @@ func TestRunner(t *testing.T) {
 	}, wait.Within(2*time.Minute))
 	g.run("r runner list", "edge-1")
 	e.servesApp(g)
+	for _, n := range nodes() {
+		if !n.Spec.Runner {
+			e.joinsNetwork(n.Name)
+		}
+	}
 	for _, n := range nodes() {
 		if !n.Spec.Runner {
 			s.r(t, "", "node", "cordon", n.Name)

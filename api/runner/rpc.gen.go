@@ -583,6 +583,61 @@ func (x *Host) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "disk_bytes", x.DiskBytes, 0)
 }
 
+// AppTable: The private networks of apps as far as they concern a runner.
+type AppTable struct {
+	// The apps and their sandboxes, JSON.
+	Apps []byte `cbor:"1,keyasint,omitempty" json:"apps,omitempty" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AppTable) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AppTable) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AppTable) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AppTable) ValidateFields(v *schema.Validator) {
+	v.Required("apps", len(x.Apps) > 0)
+}
+
+// PeerRequest: Connects a sandbox of the runner to another one.
+type PeerRequest struct {
+	// The sandbox that connects, of the runner.
+	From id.Sandbox `cbor:"1,keyasint" json:"from" schema:"required"`
+	// The other one, which is not of the runner.
+	To id.Sandbox `cbor:"2,keyasint" json:"to" schema:"required"`
+	// The port.
+	Port int64 `cbor:"3,keyasint" json:"port" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PeerRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PeerRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PeerRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PeerRequest) ValidateFields(v *schema.Validator) {
+	v.Required("from", x.From != "")
+	if x.From != "" {
+		v.Ref("from", string(x.From))
+	}
+	v.Required("to", x.To != "")
+	if x.To != "" {
+		v.Ref("to", string(x.To))
+	}
+	schema.CheckMin(v, "port", x.Port, 1)
+	schema.CheckMax(v, "port", x.Port, 65535)
+}
+
 // DialRequest: Connects to a port of a sandbox of the runner.
 type DialRequest struct {
 	// The sandbox.
@@ -764,6 +819,12 @@ type Gateway interface {
 	// Finish: Copies the rest of the output of a deleted sandbox of the runner to the log of
 	// its app. Then the runner may delete it. Permission: write, in all projects.
 	Finish(ctx context.Context, req *SandboxRequest) error
+	// Apps: Sends the private networks of apps, now and after each change. Permission: write,
+	// in all projects.
+	Apps(ctx context.Context, s rpc.ServerStream[rpc.None, AppTable]) error
+	// Peer: Connects a sandbox of the runner to one of its private network that is elsewhere.
+	// Permission: write, in all projects.
+	Peer(ctx context.Context, req *PeerRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
 	// Image: Sends an image of a sandbox of the runner, as an OCI archive. Permission: write,
 	// in all projects.
 	Image(ctx context.Context, req *ImageRequest, s rpc.ServerStream[rpc.None, rpc.Bytes]) error
@@ -791,6 +852,12 @@ type GatewayClient interface {
 	// Finish: Copies the rest of the output of a deleted sandbox of the runner to the log of
 	// its app. Then the runner may delete it. Permission: write, in all projects.
 	Finish(ctx context.Context, req *SandboxRequest) error
+	// Apps: Sends the private networks of apps, now and after each change. Permission: write,
+	// in all projects.
+	Apps(ctx context.Context) (rpc.ClientStream[rpc.None, AppTable], error)
+	// Peer: Connects a sandbox of the runner to one of its private network that is elsewhere.
+	// Permission: write, in all projects.
+	Peer(ctx context.Context, req *PeerRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
 	// Image: Sends an image of a sandbox of the runner, as an OCI archive. Permission: write,
 	// in all projects.
 	Image(ctx context.Context, req *ImageRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error)
@@ -843,6 +910,22 @@ func (c clientGateway) Connect(ctx context.Context) (rpc.ClientStream[rpc.Bytes,
 
 func (c clientGateway) Finish(ctx context.Context, req *SandboxRequest) error {
 	return c.conn.Call(ctx, &methodGatewayFinish.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientGateway) Apps(ctx context.Context) (rpc.ClientStream[rpc.None, AppTable], error) {
+	s, err := c.conn.Open(ctx, &methodGatewayApps.MethodInfo, &rpc.None{})
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.None, AppTable](s), nil
+}
+
+func (c clientGateway) Peer(ctx context.Context, req *PeerRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodGatewayPeer.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.Bytes, rpc.Bytes](s), nil
 }
 
 func (c clientGateway) Image(ctx context.Context, req *ImageRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error) {
@@ -935,6 +1018,32 @@ var methodGatewayFinish = &rpc.Method{
 	},
 }
 
+var methodGatewayApps = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "runner.Gateway", Name: "Apps", Full: "runner.Gateway/Apps", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(rpc.None)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Gateway).Apps(ctx, rpc.NewServerStream[rpc.None, AppTable](s))
+	},
+}
+
+var methodGatewayPeer = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "runner.Gateway", Name: "Peer", Full: "runner.Gateway/Peer", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamBidi, Audit: false,
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(PeerRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Gateway).Peer(ctx, req, rpc.NewServerStream[rpc.Bytes, rpc.Bytes](s))
+	},
+}
+
 var methodGatewayImage = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "runner.Gateway", Name: "Image", Full: "runner.Gateway/Image", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
@@ -956,6 +1065,8 @@ var GatewayService = &rpc.Service{Name: "runner.Gateway", Methods: []*rpc.Method
 	methodGatewayKey,
 	methodGatewayConnect,
 	methodGatewayFinish,
+	methodGatewayApps,
+	methodGatewayPeer,
 	methodGatewayImage,
 }}
 
@@ -988,6 +1099,9 @@ type Node interface {
 	Processes(ctx context.Context, req *SandboxRequest) (*sandbox.ProcessesResponse, error)
 	// Ports: Lists ports. Permission: exec, in all projects.
 	Ports(ctx context.Context, req *SandboxRequest) (*sandbox.PortsResponse, error)
+	// Connect: Connects to a port at the address that a sandbox has in its private network.
+	// Permission: exec, in all projects.
+	Connect(ctx context.Context, req *DialRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
 	// Dial: Connects to a port. Permission: exec, in all projects.
 	Dial(ctx context.Context, req *DialRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
 }
@@ -1023,6 +1137,9 @@ type NodeClient interface {
 	Processes(ctx context.Context, req *SandboxRequest) (*sandbox.ProcessesResponse, error)
 	// Ports: Lists ports. Permission: exec, in all projects.
 	Ports(ctx context.Context, req *SandboxRequest) (*sandbox.PortsResponse, error)
+	// Connect: Connects to a port at the address that a sandbox has in its private network.
+	// Permission: exec, in all projects.
+	Connect(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
 	// Dial: Connects to a port. Permission: exec, in all projects.
 	Dial(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
 }
@@ -1110,6 +1227,14 @@ func (c clientNode) Ports(ctx context.Context, req *SandboxRequest) (*sandbox.Po
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (c clientNode) Connect(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodNodeConnect.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.Bytes, rpc.Bytes](s), nil
 }
 
 func (c clientNode) Dial(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
@@ -1276,6 +1401,19 @@ var methodNodePorts = &rpc.Method{
 	},
 }
 
+var methodNodeConnect = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "runner.Node", Name: "Connect", Full: "runner.Node/Connect", Permission: "exec", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamBidi, Audit: false,
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(DialRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Node).Connect(ctx, req, rpc.NewServerStream[rpc.Bytes, rpc.Bytes](s))
+	},
+}
+
 var methodNodeDial = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "runner.Node", Name: "Dial", Full: "runner.Node/Dial", Permission: "exec", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamBidi, Audit: false,
@@ -1303,6 +1441,7 @@ var NodeService = &rpc.Service{Name: "runner.Node", Methods: []*rpc.Method{
 	methodNodeHost,
 	methodNodeProcesses,
 	methodNodePorts,
+	methodNodeConnect,
 	methodNodeDial,
 }}
 

@@ -118,8 +118,8 @@ func newList(e *command.Env) *cobra.Command {
 
 const (
 	allowLong = `Permits that sandboxes of an app's services are placed on a runner. The machine so gets the app's code and variables, and
-the ingress sends it requests through its connection. Services with disks, and of apps with addons, stay on the server, and
-there are no names of apps (APP.internal) on a runner.`
+the ingress sends it requests through its connection. So do the other apps of its project (APP.internal), and it reaches
+those that permit it, and its addons. Services with disks stay on the server.`
 	denyLong = `Places no more sandboxes of an app on a runner. Its sandboxes there go on until they are replaced: r app restart.`
 )
 

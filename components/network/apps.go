@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"time"
@@ -21,6 +22,9 @@ import (
 // renewNames is how often the firewall is told that the proxy answers for names.
 const renewNames = firewall.NamedFor / 3
 
+// connectTime bounds the time in which a sandbox takes a connection of one on another node.
+const connectTime = 5 * time.Second
+
 func (m *Manager) appsFile() string { return m.cfg.Instance.Socket("network-apps.json") }
 
 // SetApps sets the private networks of apps: what sandboxes may connect to others, and
@@ -28,12 +32,13 @@ func (m *Manager) appsFile() string { return m.cfg.Instance.Socket("network-apps
 // the next server until that calls SetApps. Sandboxes of which nothing is on this
 // machine yet may be named.
 func (m *Manager) SetApps(_ context.Context, apps []appnet.App) error {
+	m.peering.Lock()
+	defer m.peering.Unlock()
+	apps = m.apps.Load().WithStandIns(apps)
 	b, err := json.Marshal(apps)
 	if err != nil {
 		return errs.New(errs.Internal, "private networks: %w", err)
 	}
-	m.peering.Lock()
-	defer m.peering.Unlock()
 	if bytes.Equal(b, m.saved) {
 		return nil
 	}
@@ -59,6 +64,10 @@ func (m *Manager) SetApps(_ context.Context, apps []appnet.App) error {
 	if err := m.setPeers(); err != nil {
 		return err
 	}
+	m.proxy.KeepPeers(func(id string, to netip.Addr) bool {
+		_, ok := peerAt(now, id, to)
+		return ok
+	})
 	m.saved = b
 	return nil
 }
@@ -138,8 +147,8 @@ func (m *Manager) peers() (p firewall.Peers, named []netip.Addr) {
 	}
 	for group, sandboxes := range t.Reaches() {
 		for _, id := range sandboxes {
-			if l := m.leases[id]; m.subnet.Contains(l.Address) {
-				p.Reach[group] = append(p.Reach[group], l.Address)
+			if a := m.addressOf(t, id); a.IsValid() {
+				p.Reach[group] = append(p.Reach[group], a)
 			}
 		}
 	}
@@ -173,15 +182,16 @@ func (m *Manager) answerNames(ctx context.Context) error {
 
 // name answers a sandbox's question for a name of its private network.
 func (m *Manager) name(id, name string) (proxy.Internal, bool) {
-	ready, answer := m.apps.Load().Find(id, name)
+	t := m.apps.Load()
+	ready, answer := t.Find(id, name)
 	if answer == appnet.Foreign {
 		return proxy.Internal{}, false
 	}
 	out := proxy.Internal{Missing: answer == appnet.Missing}
 	m.mu.Lock()
 	for _, id := range ready {
-		if l := m.leases[id]; m.subnet.Contains(l.Address) {
-			out.Addresses = append(out.Addresses, l.Address)
+		if a := m.addressOf(t, id); a.IsValid() {
+			out.Addresses = append(out.Addresses, a)
 		}
 	}
 	m.mu.Unlock()
@@ -189,4 +199,54 @@ func (m *Manager) name(id, name string) (proxy.Internal, bool) {
 		out.Addresses[i], out.Addresses[j] = out.Addresses[j], out.Addresses[i]
 	})
 	return out, true
+}
+
+// addressOf returns the address at which other sandboxes here reach one, the zero Addr if they
+// do not. Callers hold m.mu.
+func (m *Manager) addressOf(t *appnet.Table, id string) netip.Addr {
+	if node, ok := t.Node(id); !ok || node != "" {
+		return t.StandIn(id)
+	}
+	if l := m.leases[id]; m.subnet.Contains(l.Address) {
+		return l.Address
+	}
+	return netip.Addr{}
+}
+
+// peerAt returns the sandbox on another node that a sandbox reaches at an address.
+func peerAt(t *appnet.Table, from string, a netip.Addr) (to string, ok bool) {
+	to, ok = t.At(a)
+	return to, ok && t.Permits(from, to)
+}
+
+// peer connects a sandbox to one on another node.
+func (m *Manager) peer(ctx context.Context, from string, at netip.AddrPort) (proxy.PeerConn, error) {
+	to, ok := peerAt(m.apps.Load(), from, at.Addr())
+	if !ok {
+		return nil, errs.New(errs.PermissionDenied, "no sandbox that %s may connect to has the address %s", from, at.Addr())
+	}
+	if m.cfg.Peer == nil {
+		return nil, errs.New(errs.Unavailable, "this node reaches no sandboxes of other nodes")
+	}
+	return m.cfg.Peer(ctx, from, to, at.Port())
+}
+
+// Connect connects to a port of a sandbox of an app, at the address at which the other ones
+// reach it. FailedPrecondition if the sandbox does not take the connection.
+func (m *Manager) Connect(ctx context.Context, id string, port uint16) (*net.TCPConn, error) {
+	t := m.apps.Load()
+	m.mu.Lock()
+	a := m.leases[id].Address
+	inside := m.subnet.Contains(a)
+	m.mu.Unlock()
+	if node, ok := t.Node(id); !ok || node != "" || !inside {
+		return nil, errs.New(errs.NotFound, "no sandbox %s of an app is on this node", id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp4", netip.AddrPortFrom(a, port).String())
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "connect to port %d of sandbox %s: %w", port, id, err)
+	}
+	return c.(*net.TCPConn), nil
 }

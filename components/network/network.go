@@ -16,6 +16,7 @@
 //	firewall           nftables tables (inet, arp) named instance.Name(""), one routing rule with the bridge's name
 //	subnet             <state dir>/network.json
 //	private networks   <run dir>/network-apps.json, of apps (apps.go)
+//	stand-ins          addresses of appnet.StandIns, of sandboxes on other nodes; in the same file
 //	records of CNI     <state dir>/cni/
 //	authority          <state dir>/egress-ca.pem, certificate and key, from the first secret that is injected on
 //	forwarding         /run/lock/miren-runtime/forwarding.json, of all installations
@@ -98,6 +99,9 @@ type Config struct {
 	// to a host; PermissionDenied if it may not be sent there, NotFound
 	// if it was deleted.
 	Secret func(ctx context.Context, reference, host string) (string, error)
+	// Peer connects a sandbox of an app to one on another node; nil: there is no other node.
+	// The table of SetApps permits it.
+	Peer func(ctx context.Context, from, to string, port uint16) (proxy.PeerConn, error)
 	// Roots is a file of certificates by which servers may be verified that get a
 	// secret, besides those of the machine; empty: none.
 	Roots  string
@@ -145,7 +149,7 @@ func New(cfg Config) *Manager {
 	m := &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]lease{}, used: map[netip.Addr]bool{}, taken: make(chan struct{}, 1)}
 	m.proxy = proxy.New(proxy.Config{
 		Servers: resolver.Ask, Reachable: m.reachable, Record: cfg.Record, Secret: cfg.Secret, Roots: cfg.Roots, Logger: cfg.Logger,
-		Authority: cfg.Instance.State("egress-ca.pem"), Internal: m.name,
+		Authority: cfg.Instance.State("egress-ca.pem"), Internal: m.name, Peer: m.peer,
 	})
 	m.apps.Store(appnet.New(nil))
 	return m
@@ -210,8 +214,8 @@ func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 		return nil, err
 	}
 	if m.adoptNames(ctx) { // so that the standby is asked without a gap
-		if dns, web, err := m.proxy.Listen(m.gateway()); err == nil { // the bridge is there
-			m.ports.DNS, m.ports.Web = dns, web
+		if ports, err := m.proxy.Listen(m.gateway()); err == nil { // the bridge is there
+			m.ports = firewall.Proxy(ports)
 		}
 		if err := m.firewall.SetNamed(named, firewall.NamedLong); err != nil {
 			return nil, err
@@ -224,9 +228,11 @@ func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 	if err := m.ensureBridge(); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "bridge %s: %w", m.cfg.Instance.Bridge(), err)
 	}
-	if m.ports.DNS, m.ports.Web, err = m.proxy.Listen(m.gateway()); err != nil {
+	ports, err := m.proxy.Listen(m.gateway())
+	if err != nil {
 		return nil, err
 	}
+	m.ports = firewall.Proxy(ports)
 	if err := m.ensureFirewall(); err != nil { // for the bridge's own settings, and the proxy
 		return nil, err
 	}
@@ -265,6 +271,7 @@ func (m *Manager) firewallConfig() firewall.Config {
 	return firewall.Config{
 		Table: m.cfg.Instance.Name(""), Bridge: m.cfg.Instance.Bridge(), Subnet: m.subnet, Gateway: m.gateway(),
 		Allow: m.cfg.Allow, Connections: m.cfg.Connections, Policies: true, Proxy: m.ports,
+		StandIns: appnet.StandIns,
 	}
 }
 

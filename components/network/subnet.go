@@ -13,12 +13,27 @@ import (
 
 	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/components/network/resolver"
+	"miren.dev/runtime/pkg/appnet"
 	"miren.dev/runtime/pkg/errs"
 )
 
 // saved is the content of <state dir>/network.json.
 type saved struct {
 	Subnet netip.Prefix `json:"subnet"`
+}
+
+// ParsePool parses a network from which subnets are taken. InvalidArgument unless it is one of
+// IPv4 without addresses that stand in for sandboxes.
+func ParsePool(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil || !p.Addr().Is4() {
+		return p, errs.New(errs.InvalidArgument, "%q is not an IPv4 network like 10.200.0.0/16", s)
+	}
+	if p.Overlaps(appnet.StandIns) {
+		return p, errs.New(errs.InvalidArgument, "%s has addresses of %s, which stand in for sandboxes on other machines", p, appnet.StandIns).
+			WithHint("choose another network, such as 10.200.0.0/16")
+	}
+	return p, nil
 }
 
 // chooseSubnet returns the previous subnet if it is still free or this

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/components/agentdriver"
+	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/appnet"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
@@ -50,4 +51,13 @@ func (d *Driver) EgressLog(_ context.Context, id string) ([]egress.Record, error
 // SetApps sets the private networks of apps.
 func (d *Driver) SetApps(ctx context.Context, apps []appnet.App) error {
 	return d.cfg.Network.SetApps(ctx, apps)
+}
+
+// Connect connects to a port at the address of a sandbox of an app.
+func (d *Driver) Connect(ctx context.Context, id string, port uint16) (execution.Conn, error) {
+	c, err := d.cfg.Network.Connect(ctx, id, port)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }

@@ -1,10 +1,11 @@
 // Package appnet gives a node the table of the private networks of apps: the apps of
-// each project, and the addresses of their sandboxes (package appnet of pkg).
+// each project, and their sandboxes on this node and on the runners that it reaches
+// (package appnet of pkg).
 //
 // It makes the whole table after each change of an app or of one of its sandboxes. The
 // node applies what differs, and keeps it while no server runs.
 //
-// In: app, app_version, sandbox. Out: nothing in the store.
+// In: app, app_version, node, sandbox. Out: nothing in the store.
 package appnet
 
 import (
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
@@ -26,12 +28,12 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Node applies the table; components/runsc does.
+// Node applies the table; components/runsc does, and servers/runner.Peers for runners, too.
 type Node interface {
 	SetApps(ctx context.Context, apps []appnet.App) error
 }
 
-// Reconciler keeps the table of one node.
+// Reconciler keeps the table of the node of a server.
 type Reconciler struct {
 	Store     entity.Store
 	Informers *informer.Set
@@ -51,7 +53,7 @@ const key = "apps"
 // Controller describes it to the controller runtime.
 func (r *Reconciler) Controller() kit.Controller {
 	informer.Of[sandbox.Sandbox](r.Informers).AddIndex(indexApps, func(sb *sandbox.Sandbox) []string {
-		if !r.member(sb) {
+		if sb.Spec.App == "" || sb.Status.Phase.Ended() {
 			return nil
 		}
 		return []string{string(sb.Spec.App)}
@@ -61,7 +63,13 @@ func (r *Reconciler) Controller() kit.Controller {
 		Watches: []kit.Source{
 			kit.Map(func(*app.App) []schema.ID { return []schema.ID{key} }),
 			kit.Map(func(sb *sandbox.Sandbox) []schema.ID {
-				if sb.Spec.App == "" || sb.Spec.Node != r.Node {
+				if sb.Spec.App == "" || sb.Spec.Node != r.Node && !sb.Spec.Runner {
+					return nil
+				}
+				return []schema.ID{key}
+			}),
+			kit.Map(func(n *core.Node) []schema.ID {
+				if !n.Spec.Runner {
 					return nil
 				}
 				return []schema.ID{key}
@@ -71,8 +79,14 @@ func (r *Reconciler) Controller() kit.Controller {
 	}
 }
 
-func (r *Reconciler) member(sb *sandbox.Sandbox) bool {
-	return sb.Spec.App != "" && sb.Spec.Node == r.Node && !sb.Status.Phase.Ended()
+// elsewhere returns the runner that a sandbox is on, "" if it is on this node. ok is false if this
+// server does not reach it.
+func (r *Reconciler) elsewhere(sb *sandbox.Sandbox) (node id.Node, ok bool) {
+	if !sb.Spec.Runner {
+		return "", sb.Spec.Node == r.Node
+	}
+	n := informer.Of[core.Node](r.Informers).Get(schema.ID(sb.Spec.Node))
+	return sb.Spec.Node, n != nil && (n.Spec.Server == "" || n.Spec.Server == r.Node)
 }
 
 // Reconcile makes the table.
@@ -97,11 +111,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 			}
 		}
 		for _, sb := range informer.Of[sandbox.Sandbox](r.Informers).ByIndex(indexApps, string(a.ID)) {
-			if sb.Project != a.Project {
+			node, ok := r.elsewhere(sb)
+			if sb.Project != a.Project || !ok {
 				continue
 			}
 			entry.Members = append(entry.Members, appnet.Member{
-				Sandbox: string(sb.ID), Service: sb.Spec.Service,
+				Sandbox: string(sb.ID), Service: sb.Spec.Service, Node: string(node),
 				Ready: ver != nil && sb.Spec.AppVersion == ver.GetID() && sb.Status.Phase == sandbox.SandboxPhaseRunning && sb.Status.Ready &&
 					sb.Spec.Desired == sandbox.DesiredStateRunning,
 			})

@@ -60,6 +60,10 @@ func TestTableFollowsTheStore(t *testing.T) {
 	}
 	create(t, s, node)
 	create(t, s, other)
+	edge := core.NewNode()
+	edge.Name, edge.Spec = "edge", other.Spec
+	edge.Spec.Runner = true
+	create(t, s, edge)
 	a := app.NewApp()
 	a.Project, a.Name = project.ID, "shop"
 	create(t, s, a)
@@ -77,14 +81,14 @@ func TestTableFollowsTheStore(t *testing.T) {
 	made := func(service string, on *core.Node, of id.App) *sandbox.Sandbox {
 		sb := sandbox.NewSandbox()
 		sb.Project, sb.Spec.App, sb.Spec.Service, sb.Spec.Node = project.ID, of, service, on.GetID()
-		sb.Spec.Template.Image = "img@sha256:1"
+		sb.Spec.Template.Image, sb.Spec.Runner = "img@sha256:1", on.Spec.Runner
 		if of != "" {
 			sb.Spec.AppVersion = ver.GetID()
 		}
 		return create(t, s, sb)
 	}
 	web := made("web", node, a.GetID())
-	made("worker", other, a.GetID()) // of a runner
+	made("worker", other, a.GetID()) // of another server
 	made("", node, "")               // an agent's
 
 	n := &network{}
@@ -120,4 +124,21 @@ func TestTableFollowsTheStore(t *testing.T) {
 	}
 	serving.Members = nil
 	expect("its sandbox has ended", serving)
+
+	there := made("worker", edge, a.GetID())
+	serving.Members = []appnet.Member{{Sandbox: string(there.ID), Service: "worker", Node: string(edge.ID)}}
+	expect("a sandbox is on a runner", serving)
+	reached := serving
+	for server, want := range map[id.Node][]appnet.Member{other.GetID(): nil, node.GetID(): serving.Members} {
+		edge, err := entity.Get[core.Node](t.Context(), s, edge.GetID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		edge.Spec.Server = server
+		if err := entity.UpdateSpec(t.Context(), s, edge); err != nil {
+			t.Fatal(err)
+		}
+		reached.Members = want
+		expect("the runner is connected to "+string(server), reached)
+	}
 }

@@ -25,9 +25,8 @@
 // The answer does not depend on the order in which nodes and sandboxes are
 // given. Sandboxes with disks, with secrets that are added to their requests, or of a copy
 // of a snapshot do not fit on runners. A service fits on a runner if the runner may run its app
-// (spec.apps of its node) and the app has no addons, whose names do not exist on runners. A
-// sandbox that mounts a disk goes to the node of the other sandboxes that mount it, or to the
-// node whose directory has the data of the disk.
+// (spec.apps of its node). A sandbox that mounts a disk goes to the node of the other sandboxes
+// that mount it, or to the node whose directory has the data of the disk.
 package scheduler
 
 import (
@@ -37,7 +36,6 @@ import (
 	"slices"
 	"time"
 
-	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
@@ -70,7 +68,7 @@ func (r *Reconciler) Controller() kit.Controller {
 		Name: "scheduler", Reconcile: r.Reconcile,
 		Workers: 1, // decisions are made one after the other
 		Access: kit.Access{
-			Reads: []*schema.Kind{disk.DiskKind, addon.AddonAttachmentKind},
+			Reads: []*schema.Kind{disk.DiskKind},
 			Owns:  kit.Fields(sandbox.SandboxKind, "spec.node", "spec.runner"),
 			Shares: []kit.Share{{
 				Field: kit.Field{Kind: sandbox.SandboxKind, Path: "status"}, Owner: "sandbox",
@@ -105,10 +103,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	users, err := r.addonUsers(ctx, plan)
-	if err != nil {
-		return 0, err
-	}
 	// A sandbox that does not fit does not delay later ones that do.
 	var failed error
 	waiting := false
@@ -119,11 +113,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 			}
 			continue
 		}
-		request := attached.bind(reservation(s), s)
-		if users[s.Spec.App] {
-			request.Home = cmp.Or(request.Home, "reaches no addons")
-		}
-		node, err := plan.Place(request)
+		node, err := plan.Place(attached.bind(reservation(s), s))
 		if err != nil {
 			waiting = true
 			if err := r.reportWait(ctx, s, err); err != nil && failed == nil {
@@ -214,23 +204,6 @@ func (r *Reconciler) addHomes(ctx context.Context, nodes []*core.Node, a attachm
 		}
 	}
 	return nil
-}
-
-// addonUsers returns the apps that use addons, if there is a runner for apps: no name of an addon is
-// answered there.
-func (r *Reconciler) addonUsers(ctx context.Context, p *Plan) (map[id.App]bool, error) {
-	if !slices.ContainsFunc(p.nodes, func(n *node) bool { return len(n.Apps) > 0 }) {
-		return nil, nil
-	}
-	all, _, err := entity.List[addon.AddonAttachment](ctx, r.Store, entity.Query{})
-	if err != nil {
-		return nil, errs.Wrap(err, "list the users of addons")
-	}
-	users := map[id.App]bool{}
-	for _, a := range all {
-		users[a.Spec.App] = true
-	}
-	return users, nil
 }
 
 func reservation(s *sandbox.Sandbox) Sandbox {

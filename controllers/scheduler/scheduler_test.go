@@ -237,8 +237,8 @@ func TestSandboxGoesToItsDisk(t *testing.T) {
 	}
 }
 
-// TestServicesOnRunners: the services of an app are spread over the server and a runner that may run it; the others stay on
-// the server, those of an app with an addon too.
+// TestServicesOnRunners: the services of an app, with an addon or without, are spread over the server and a runner that may
+// run it; the others stay on the server.
 func TestServicesOnRunners(t *testing.T) {
 	f := setup(t)
 	server := f.node("server", 8000, 64*gib)
@@ -264,7 +264,7 @@ func TestServicesOnRunners(t *testing.T) {
 	for _, tc := range []struct {
 		app     *app.App
 		runners int
-	}{{shop, 1}, {api, 0}, {other, 0}} {
+	}{{shop, 1}, {api, 1}, {other, 0}} {
 		p := sandbox.NewSandboxPool()
 		p.Project, p.Spec.App, p.Spec.Template.Image = f.project, tc.app.GetID(), "img@sha256:0"
 		f.create(p)

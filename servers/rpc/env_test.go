@@ -237,7 +237,7 @@ func (e *env) nodeCalls(log *slog.Logger, informers *informer.Set) sandboxes.Nod
 	}
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	e.must(err)
-	rpcserver.RegisterNode(srv, local, nil)
+	rpcserver.RegisterNode(srv, local, nil, nil)
 	cl := srv.Local(rpc.Identity{Name: "server", Roles: []string{rpc.RoleAdmin}, How: "tunnel"})
 	e.Cleanup(func() {
 		cl.Close()

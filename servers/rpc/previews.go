@@ -44,7 +44,7 @@ func (h *previewHandler) Dial(ctx context.Context, req *sandbox.DialPreviewReque
 	if err != nil {
 		return err
 	}
-	return connected(ctx, c, st)
+	return Connected(ctx, c, st)
 }
 
 func (h *previewHandler) Wake(ctx context.Context, req *sandbox.PreviewRequest) error {

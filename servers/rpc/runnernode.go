@@ -17,18 +17,23 @@ import (
 )
 
 // RegisterNode makes s serve the sandboxes of this machine to the server whose
-// runner it is, and what host reads of the machine; nil: nothing.
-func RegisterNode(s *rpc.Server, n sandboxes.Node, host func() (*runner.Host, error)) {
-	runner.RegisterNode(s, &runnerHandler{node: n, host: host})
+// runner it is, what host reads of the machine, and the addresses of sandboxes, to which connect
+// connects; nil: not that.
+func RegisterNode(s *rpc.Server, n sandboxes.Node, host func() (*runner.Host, error), connect ConnectFunc) {
+	runner.RegisterNode(s, &runnerHandler{node: n, host: host, connect: connect})
 	sandbox.RegisterFiles(s, &fileHandler{func(_ context.Context, sid id.Sandbox, user string) (sandboxfs.FS, error) {
 		return n.Files(sid, sandboxfs.View{User: user}), nil
 	}})
 }
 
+// ConnectFunc connects to a port at the address of a sandbox of an app.
+type ConnectFunc func(ctx context.Context, sid id.Sandbox, port uint16) (sandboxes.Conn, error)
+
 // runnerHandler serves runner.Node.
 type runnerHandler struct {
 	node      sandboxes.Node
 	host      func() (*runner.Host, error)
+	connect   ConnectFunc
 	processes sync.Map // processKey to *sandboxes.Process, of the calls under way
 }
 
@@ -171,9 +176,17 @@ func (h *runnerHandler) Dial(ctx context.Context, req *runner.DialRequest, st rp
 	if err != nil {
 		return err
 	}
-	if _, err := st.Writer().Write([]byte{0}); err != nil {
-		c.Close()
+	return Connected(ctx, c, st)
+}
+
+// Connect connects to a port at the address of a sandbox. The first byte, 0, says that it is connected.
+func (h *runnerHandler) Connect(ctx context.Context, req *runner.DialRequest, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	if h.connect == nil {
+		return errs.New(errs.Unavailable, "this machine has no private networks")
+	}
+	c, err := h.connect(ctx, req.Sandbox, uint16(req.Port))
+	if err != nil {
 		return err
 	}
-	return connect(ctx, c, st)
+	return Connected(ctx, c, st)
 }

@@ -92,11 +92,12 @@ func (h *sandboxHandler) DialService(ctx context.Context, req *sandbox.DialReque
 	if err != nil {
 		return err
 	}
-	return connected(ctx, c, st)
+	return Connected(ctx, c, st)
 }
 
-// connected is connect after a byte 0, which says that there is a connection.
-func connected(ctx context.Context, c sandboxes.Conn, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+// Connected connects the streams of a call with a port of a sandbox, until the process there has
+// ended its side. Before, it sends a byte 0, which says that there is a connection.
+func Connected(ctx context.Context, c sandboxes.Conn, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
 	if _, err := st.Writer().Write([]byte{0}); err != nil {
 		c.Close()
 		return err

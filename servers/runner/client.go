@@ -57,6 +57,7 @@ type Client struct {
 	logger      *slog.Logger
 	rpc         *rpc.Client
 	gateway     runner.GatewayClient
+	peers       chan struct{} // has a value for each connection of Peer
 	certificate atomic.Pointer[tls.Certificate]
 }
 
@@ -189,7 +190,7 @@ func authority(ctx context.Context, server, fingerprint string) ([]byte, error) 
 
 // Open returns the client of a machine that has joined.
 func Open(dir string, log *slog.Logger) (*Client, error) {
-	c := &Client{dir: dir, logger: log}
+	c := &Client{dir: dir, logger: log, peers: make(chan struct{}, maxPeers)}
 	b, err := read(dir, describeFile)
 	if err != nil {
 		return nil, err

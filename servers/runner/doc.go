@@ -4,6 +4,7 @@
 //	Gateway      what runners call: it joins them, and serves each the store as
 //	             far as it concerns its node (Scope), and images of its sandboxes
 //	Hub          the runners that are connected, as sandboxes.Node
+//	Peers        connections between sandboxes of apps on different machines
 //	Client       the runner's side: it joins, renews its certificate, and keeps
 //	             the connection through which the server calls it
 //

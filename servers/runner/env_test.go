@@ -44,6 +44,8 @@ type env struct {
 	ca          *identity.Authority
 	gateway     *Gateway
 	hub         *Hub
+	peers       *Peers
+	network     *network // of the server's machine
 	rpc         *rpc.Server
 	revocations *identities.Revocations
 	runners     *runners.Service
@@ -70,9 +72,10 @@ func newEnv(t *testing.T) *env {
 	e.must(err)
 	ids := &identities.Service{Store: e.store}
 	e.runners = &runners.Service{Store: e.store, Identities: ids}
-	e.hub = NewHub(e.logger)
+	e.hub, e.network = NewHub(e.logger), newNetwork(t)
+	e.peers = NewPeers(e.hub, e.network)
 	e.gateway = NewGateway(Config{
-		Store: e.store, CA: e.ca, Sealer: e.sealer, Key: []byte("key of the test"), Runners: e.runners, Identities: ids, Hub: e.hub, Logger: e.logger,
+		Store: e.store, CA: e.ca, Sealer: e.sealer, Key: []byte("key of the test"), Runners: e.runners, Identities: ids, Hub: e.hub, Peers: e.peers, Logger: e.logger,
 		Recorded: func(c *core.ClientCertificate) { e.revocations.Put(c) },
 		Finish: func(ctx context.Context, node id.Node, sid id.Sandbox) error {
 			if e.finish == nil {
@@ -155,6 +158,9 @@ type machine struct {
 	node id.Node
 	stop func()
 
+	network *network
+	client  *Client
+
 	imageBytes int64
 	made       time.Time // of every image
 
@@ -209,7 +215,7 @@ func (m *machine) Import(_ context.Context, ref string, r io.Reader) error {
 // join makes a runner and starts it.
 func (e *env) join(name string) *machine {
 	e.Helper()
-	m := &machine{e: e, dir: e.TempDir(), fake: fake.NewMachine(), images: map[string]string{}, made: time.Now().Add(-time.Hour), imageBytes: 1 << 40}
+	m := &machine{e: e, dir: e.TempDir(), fake: fake.NewMachine(), images: map[string]string{}, made: time.Now().Add(-time.Hour), imageBytes: 1 << 40, network: newNetwork(e.T)}
 	e.must(Join(e.Context(), m.dir, e.address, e.token(), name))
 	m.start()
 	return m
@@ -220,13 +226,13 @@ func (m *machine) start() {
 	m.e.Helper()
 	c, err := Open(m.dir, m.e.logger.With("runner", filepath.Base(m.dir)))
 	m.e.must(err)
-	m.node = c.Node
+	m.node, m.client = c.Node, c
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		m.e.check(Run(ctx, c, Machine{
-			Driver: m.fake.Driver(), Images: m, ImageBytes: m.imageBytes, Logger: m.e.logger,
+			Driver: m.fake.Driver(), Images: m, ImageBytes: m.imageBytes, Logger: m.e.logger, Network: m.network,
 			Host:      func() (*runner.Host, error) { return &runner.Host{MemoryBytes: 42}, nil },
 			Registrar: node.Registrar{StateDir: "/", IDFile: filepath.Join(m.dir, "node-id"), CPUMillis: 4000, MemoryBytes: 1 << 40},
 		}))

@@ -52,6 +52,7 @@ type Config struct {
 	// Finish copies the rest of the output of a deleted sandbox from a runner to the log of its app; nil: it is lost.
 	Finish func(ctx context.Context, runner id.Node, sid id.Sandbox) error
 	Hub    *Hub
+	Peers  *Peers
 	Logger *slog.Logger
 }
 

@@ -59,11 +59,17 @@ func (h *Hub) SetNode(node id.Node) {
 	h.own = node
 }
 
-// ofAnother reports whether a node, which is no runner, is that of another server.
-func (h *Hub) ofAnother(node id.Node) bool {
+// Own returns the node that this server is, "" if it is not known yet.
+func (h *Hub) Own() id.Node {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.own != "" && node != h.own
+	return h.own
+}
+
+// ofAnother reports whether a node, which is no runner, is that of another server.
+func (h *Hub) ofAnother(node id.Node) bool {
+	own := h.Own()
+	return own != "" && node != own
 }
 
 // serve makes cl the connection of a runner until ended is closed or ctx ends. An

@@ -191,9 +191,21 @@ func (n *remoteNode) Files(sid id.Sandbox, v sandboxfs.View) sandboxfs.FS {
 
 // Dial implements sandboxes.Node.
 func (n *remoteNode) Dial(ctx context.Context, sid id.Sandbox, port int) (sandboxes.Conn, error) {
-	st, cancel, err := open(ctx, func(ctx context.Context) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+	return openConn(ctx, func(ctx context.Context) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
 		return n.node.Dial(ctx, &runner.DialRequest{Sandbox: sid, Port: int64(port)})
-	}, func(st rpc.ClientStream[rpc.Bytes, rpc.Bytes]) error {
+	})
+}
+
+// connect connects to a port at the address of a sandbox of an app.
+func (n *remoteNode) connect(ctx context.Context, sid id.Sandbox, port uint16) (sandboxes.Conn, error) {
+	return openConn(ctx, func(ctx context.Context) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+		return n.node.Connect(ctx, &runner.DialRequest{Sandbox: sid, Port: int64(port)})
+	})
+}
+
+// openConn makes a call that is a connection from its first byte on.
+func openConn(ctx context.Context, call func(context.Context) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)) (sandboxes.Conn, error) {
+	st, cancel, err := open(ctx, call, func(st rpc.ClientStream[rpc.Bytes, rpc.Bytes]) error {
 		_, err := io.ReadFull(st.Reader(), make([]byte, 1))
 		return cut(err)
 	})

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/controllers/node"
 	"miren.dev/runtime/controllers/retention"
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
@@ -37,6 +38,8 @@ type Machine struct {
 	Files  execution.FileDriver // the same
 	Images Images
 	Host   func() (*runner.Host, error) // reads what the machine uses
+	// Network is the private networks of apps; nil: there are none.
+	Network Network
 	// ImageBytes bounds the images that no sandbox and no snapshot of the machine uses; see retention.Copies.
 	ImageBytes int64
 	// Registrar registers the node; Run sets its store, name and logger.
@@ -89,12 +92,12 @@ func run(ctx context.Context, c *Client, m Machine) error {
 	driver := &fetcher{Driver: m.Driver, c: c, images: m.Images, use: copies.Use}
 	informers := informer.New(informer.Config{Reader: store, Logger: m.Logger.With("component", "informers")})
 	rt := kit.New(kit.Config{Informers: informers, Logger: m.Logger})
-	sandboxes := &ctlsandbox.Reconciler{
+	reconciler := &ctlsandbox.Reconciler{
 		Store: store, Driver: driver, Node: c.Node, Sealer: sealer, Stopped: m.Stopped, Logger: m.Logger.With("controller", "sandbox"),
 		Kept: kept{c},
 	}
-	snapshots := &ctlsandbox.Snapshots{Sandboxes: sandboxes, Logger: m.Logger.With("controller", "snapshot")}
-	for _, ctl := range []kit.Controller{sandboxes.Controller(), snapshots.Controller()} {
+	snapshots := &ctlsandbox.Snapshots{Sandboxes: reconciler, Logger: m.Logger.With("controller", "snapshot")}
+	for _, ctl := range []kit.Controller{reconciler.Controller(), snapshots.Controller()} {
 		if err := rt.Add(ctl); err != nil {
 			return err
 		}
@@ -103,19 +106,30 @@ func run(ctx context.Context, c *Client, m Machine) error {
 	if err != nil {
 		return err
 	}
-	rpcserver.RegisterNode(srv, ctlsandbox.LocalNode{Driver: driver, FileDriver: m.Files}, m.Host)
+	rpcserver.RegisterNode(srv, ctlsandbox.LocalNode{Driver: driver, FileDriver: m.Files}, m.Host, m.connect)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.Registrar.Run(ctx) })
 	g.Go(func() error { return informers.Run(ctx) })
 	g.Go(func() error { return rt.Run(ctx) })
 	g.Go(func() error { return c.Renew(ctx) })
 	g.Go(func() error { return copies.Run(ctx) })
+	if m.Network != nil {
+		g.Go(func() error { return c.followApps(ctx, m.Network) })
+	}
 	g.Go(func() error {
 		defer srv.Close()
 		return c.Run(ctx, srv)
 	})
 	m.Logger.Info("runner runs", "server", c.Server, "node", string(c.Node), "name", c.Name)
 	return g.Wait()
+}
+
+// connect connects to a sandbox of an app, for one elsewhere.
+func (m *Machine) connect(ctx context.Context, sid id.Sandbox, port uint16) (sandboxes.Conn, error) {
+	if m.Network == nil {
+		return nil, errs.New(errs.Unavailable, "this machine has no private networks")
+	}
+	return m.Network.Connect(ctx, string(sid), port)
 }
 
 // kept has the server copy the last output of deleted sandboxes.

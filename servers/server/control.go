@@ -94,6 +94,7 @@ type control struct {
 	workspace workspace.Settings
 	traces    *trace.Tracer // nil: none
 	runners   *runner.Hub   // the runners that are connected
+	peers     *runner.Peers // the private networks of apps, with those on runners
 	appLogs   atomic.Pointer[applog.Collector]
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
 }
@@ -118,6 +119,11 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 	}, log.With("component", "egress log"))
 	c.m.egressLog.Store(c.egressLog)
 	c.runners = runner.NewHub(log.With("component", "runners"))
+	n, _ := m.driver.(runner.Network) // others have no private networks
+	c.peers = runner.NewPeers(c.runners, n)
+	m.setPeer(func(ctx context.Context, _, to string, port uint16) (sandboxes.Conn, error) {
+		return c.peers.Connect(ctx, to, port)
+	})
 	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
 	c.templates = templates.New(c.policies, c.informers, c.images.Resolve, log)
 	c.templates.Size, c.templates.Sources, c.templates.Keep = c.images.Size, src.Store, int(cfg.Retention.Versions)
@@ -221,8 +227,8 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Store: c.store, Webhooks: c.deps.Webhooks, Informers: c.informers, Allow: c.m.webhooks, Logger: log("webhook"),
 		}).Controller(),
 	}
-	if n, ok := c.m.driver.(appnet.Node); ok {
-		list = append(list, (&appnet.Reconciler{Store: c.store, Informers: c.informers, Node: nodeID, Network: n}).Controller())
+	if _, ok := c.m.driver.(runner.Network); ok {
+		list = append(list, (&appnet.Reconciler{Store: c.store, Informers: c.informers, Node: nodeID, Network: c.peers}).Controller())
 	}
 	return list
 }

@@ -12,9 +12,9 @@ import (
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/registry"
 	"miren.dev/runtime/components/runsc"
-	"miren.dev/runtime/controllers/appnet"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/servers/runner"
 )
 
 // Values of node.driver.
@@ -25,7 +25,7 @@ const (
 )
 
 // The network of this driver has those of apps; control adds their controller.
-var _ appnet.Node = (*runsc.Driver)(nil)
+var _ runner.Network = (*runsc.Driver)(nil)
 
 // sandboxDriver runs the sandboxes of this machine.
 type sandboxDriver interface {

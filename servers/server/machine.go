@@ -17,8 +17,10 @@ import (
 	"miren.dev/runtime/components/filesystem"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/network/firewall"
+	"miren.dev/runtime/components/network/proxy"
 	"miren.dev/runtime/components/postgres"
 	"miren.dev/runtime/domain/egresslog"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/pkg/breaker"
 	"miren.dev/runtime/pkg/buildlog"
@@ -68,7 +70,12 @@ type machine struct {
 	secrets atomic.Pointer[secrets.Service]
 	// egressLog keeps what sandboxes asked for on the network; nil until then.
 	egressLog atomic.Pointer[egresslog.Recorder]
+	// peer connects sandboxes of apps to those on other nodes; nil until it is set.
+	peer atomic.Pointer[peerFunc]
 }
+
+// peerFunc connects a sandbox of an app to one on another node.
+type peerFunc func(ctx context.Context, from, to string, port uint16) (sandboxes.Conn, error)
 
 func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*machine, error) {
 	m := &machine{cfg: cfg, in: in, logger: log}
@@ -87,9 +94,9 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	}
 	var pools []netip.Prefix
 	for _, p := range cfg.Network.Pools {
-		prefix, err := netip.ParsePrefix(p)
-		if err != nil || !prefix.Addr().Is4() {
-			return nil, errs.New(errs.InvalidArgument, "network.pools: %q is not an IPv4 network like 10.200.0.0/16", p)
+		prefix, err := network.ParsePool(p)
+		if err != nil {
+			return nil, errs.Wrap(err, "network.pools")
 		}
 		pools = append(pools, prefix)
 	}
@@ -113,7 +120,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	if m.driver, err = m.newDriver(cfg, network.Config{
 		Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections),
 		Parked: int(cfg.Network.Parked), ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir),
-		Secret: m.secret, Record: m.recordEgress, Roots: m.caBundle, Logger: log.With("component", "network"),
+		Secret: m.secret, Record: m.recordEgress, Peer: m.connectPeer, Roots: m.caBundle, Logger: log.With("component", "network"),
 	}); err != nil {
 		return nil, err
 	}
@@ -158,6 +165,17 @@ func (m *machine) secret(ctx context.Context, reference, host string) (string, e
 		return "", errs.New(errs.Unavailable, "the server is starting")
 	}
 	return s.Value(ctx, reference, host)
+}
+
+func (m *machine) setPeer(f peerFunc) { m.peer.Store(&f) }
+
+// connectPeer connects a sandbox of an app to one on another node.
+func (m *machine) connectPeer(ctx context.Context, from, to string, port uint16) (proxy.PeerConn, error) {
+	f := m.peer.Load()
+	if f == nil {
+		return nil, errs.New(errs.Unavailable, "the server is starting")
+	}
+	return (*f)(ctx, from, to, port)
 }
 
 // recordEgress keeps a request of a sandbox.

@@ -78,6 +78,8 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 	if err := m.startDriver(ctx); err != nil {
 		return err
 	}
+	m.setPeer(client.Peer)
+	private, _ := m.driver.(gateway.Network) // others have no private networks
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return forever(ctx, log, "containerd", m.containerd.Run) })
 	g.Go(func() error { return forever(ctx, log, "sandbox driver", m.driver.Run) })
@@ -85,6 +87,7 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 		return gateway.Run(ctx, client, gateway.Machine{
 			Driver: traced.New(m.driver, traces.Tracer()), Files: m.driver, Images: runnerImages{m.images}, Stopped: lastStopped(in), Logger: log, Traces: traces.Tracer(),
 			Host:       func() (*runner.Host, error) { return runnerHost(in) },
+			Network:    private,
 			ImageBytes: cfg.Node.ImageBytes,
 			Registrar: node.Registrar{
 				CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, StateDir: in.State(), KeepDisk: cfg.Node.KeepDiskBytes,

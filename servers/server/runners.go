@@ -31,7 +31,7 @@ func (f *front) newRunners(cert *tls.Config) (*runnerFront, error) {
 		return nil, err
 	}
 	r.gateway = gateway.NewGateway(gateway.Config{
-		Store: f.c.store, CA: f.ca, Sealer: f.c.sealer, Key: key, Runners: r.service, Identities: f.identities, Hub: f.c.runners, Logger: log,
+		Store: f.c.store, CA: f.ca, Sealer: f.c.sealer, Key: key, Runners: r.service, Identities: f.identities, Hub: f.c.runners, Peers: f.c.peers, Logger: log,
 		Recorded: func(c *core.ClientCertificate) { f.revocations.Put(c) },
 		Export:   f.c.m.images.Export,
 		Finish:   f.c.finishLog,

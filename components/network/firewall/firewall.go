@@ -55,6 +55,8 @@ type Config struct {
 	// Policies: a guest reaches what SetGuest says. Otherwise all guests reach all that
 	// this Config permits.
 	Policies bool
+	// StandIns has the addresses of Peers that are on other nodes.
+	StandIns netip.Prefix
 	// Proxy decides for guests whose policy has rules. Without one, they reach
 	// neither name servers nor the ports 80 and 443.
 	Proxy Proxy
@@ -64,6 +66,8 @@ type Config struct {
 type Proxy struct {
 	DNS uint16 // UDP and TCP; instead of port 53 of any address
 	Web uint16 // TCP; instead of the ports 80 and 443 of any address
+	// Peers of TCP gets the connections to peers in StandIns.
+	Peers uint16
 }
 
 // Firewall is safe for concurrent use.

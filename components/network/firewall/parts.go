@@ -45,14 +45,19 @@ func address(offset uint32, op expr.CmpOp, p netip.Prefix) []expr.Any {
 	}
 }
 
-// port matches packets to a port of TCP or UDP.
-func port(protocol byte, n uint16) []expr.Any {
+func protocol(p byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{p}},
+	}
+}
+
+// port matches packets to a port of TCP or UDP.
+func port(of byte, n uint16) []expr.Any {
+	return append(protocol(of),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, n)},
-	}
+	)
 }
 
 // in matches packets whose loaded address is in a set.

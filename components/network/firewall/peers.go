@@ -17,7 +17,7 @@ import (
 // Peers are guests that reach other guests. The zero Peers: none does.
 type Peers struct {
 	Groups map[netip.Addr]uint32   // group of a guest
-	Reach  map[uint32][]netip.Addr // guests to which those of a group may connect
+	Reach  map[uint32][]netip.Addr // guests to which those of a group may connect, and stand-ins
 }
 
 // How long the questions for names of guests are led to the proxy after a SetNamed.

@@ -69,12 +69,14 @@ import (
 //	chain forward { type filter hook forward priority filter; policy accept;
 //	  iifname BRIDGE oifname BRIDGE (to a peer) accept
 //	  iifname BRIDGE oifname BRIDGE ct state established ct direction reply accept
+//	  ip daddr STANDINS (to a peer) drop                       # what is not of TCP
 //	  ip saddr @filtered udp dport 53 drop                     # and tcp 53, 80, 443: the proxy's alone
 //	  iifname BRIDGE oifname BRIDGE drop                       # guest to guest
 //	  oifname BRIDGE ct state established,related accept
 //	  oifname BRIDGE drop                                      # other installations, the network
 //	}
 //	chain toproxy { type nat hook prerouting priority dstnat; policy accept;
+//	  ip daddr STANDINS meta l4proto tcp (to a peer) dnat ip to GATEWAY:PEERS  # on another node
 //	  (to a peer) accept
 //	  ip saddr @filtered udp dport 53 dnat ip to GATEWAY:DNS   # and tcp
 //	  ip saddr @filtered tcp dport 80 dnat ip to GATEWAY:WEB   # and 443
@@ -239,6 +241,9 @@ func (b *builder) forward(c Config) {
 	forward := b.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
 	forward(from, to, s.toPeer(), accept)
 	forward(from, to, state(expr.CtStateBitESTABLISHED), reply(), accept)
+	if c.StandIns.IsValid() {
+		forward(ipv4(), destination(c.StandIns), s.toPeer(), drop)
+	}
 	for _, p := range redirected {
 		forward(source(), in(s.filtered), port(p.protocol, p.port), drop)
 	}
@@ -257,6 +262,9 @@ var redirected = []struct {
 func (b *builder) redirect(c Config) {
 	chain := b.chain("toproxy", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	s := setsOf(c.Table)
+	if c.Proxy.Peers != 0 {
+		chain(ipv4(), destination(c.StandIns), protocol(unix.IPPROTO_TCP), s.toPeer(), natTo(netip.AddrPortFrom(c.Gateway, c.Proxy.Peers)))
+	}
 	chain(s.toPeer(), verdict(expr.VerdictAccept))
 	if c.Proxy != (Proxy{}) {
 		for _, p := range redirected {

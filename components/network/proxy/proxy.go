@@ -21,6 +21,8 @@
 // Of guests whose policy has no rules it may get the questions for names, too: it
 // answers those for names of their private network, and passes all others on unchanged.
 //
+// Connections of a guest to sandboxes on other nodes are redirected to it, too (peer.go).
+//
 // Guests are known by their addresses, which the firewall does not let them
 // forge. Everything that they send is bounded in size and time.
 package proxy
@@ -58,6 +60,9 @@ type Config struct {
 	// Internal answers a question of a guest for a name of its private network; ok is
 	// false for other names. nil: there are none.
 	Internal func(id, name string) (answer Internal, ok bool)
+	// Peer connects a guest to a sandbox on another node, by the address that stands in for
+	// it. nil: there are none.
+	Peer func(ctx context.Context, id string, to netip.AddrPort) (PeerConn, error)
 	// Authority is the file of the authority whose certificates guests see where a
 	// secret is injected. It is made at first use.
 	Authority string
@@ -121,14 +126,22 @@ type listeners struct {
 	udp     *net.UDPConn
 	tcp     net.Listener // DNS
 	web     net.Listener
+	peers   net.Listener
 }
 
 func (l *listeners) close() error {
 	err := errors.Join(l.udp.Close(), l.tcp.Close())
 	if l.web != nil {
-		err = errors.Join(err, l.web.Close())
+		err = errors.Join(err, l.web.Close(), l.peers.Close())
 	}
 	return err
+}
+
+// Ports are the ports of a proxy.
+type Ports struct {
+	DNS   uint16 // UDP and TCP
+	Web   uint16 // TCP; of connections to the ports 80 and 443
+	Peers uint16 // TCP; of connections to sandboxes on other nodes
 }
 
 // Ports that only root can bind are used: while no server runs, no other user
@@ -137,25 +150,22 @@ const firstPort, lastPort = 512, 1023
 
 // Listen opens the proxy's ports of an address of the machine, and returns them.
 // It may be repeated. Run serves them.
-func (p *Proxy) Listen(a netip.Addr) (dns, web uint16, err error) {
+func (p *Proxy) Listen(a netip.Addr) (Ports, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.listen == nil || p.listen.address != a {
-		if p.listen != nil {
-			_ = p.listen.close() // of an address that is not ours any more
-			p.listen = nil
-		}
-		if p.listen, err = listen(&listeners{address: a}); err != nil {
-			return 0, 0, errs.New(errs.FailedPrecondition, "egress proxy: %w", err)
-		}
-	} else if p.listen.web == nil { // the others were handed over
-		l := *p.listen
-		if _, err = listen(&l); err != nil {
-			return 0, 0, errs.New(errs.FailedPrecondition, "egress proxy: %w", err)
-		}
-		p.listen = &l
+	if p.listen != nil && p.listen.address != a {
+		_ = p.listen.close() // of an address that is not ours any more
+		p.listen = nil
 	}
-	return portOf(p.listen.tcp), portOf(p.listen.web), nil
+	l := listeners{address: a}
+	if p.listen != nil {
+		l = *p.listen // the sockets for names, if they were handed over
+	}
+	if err := l.open(); err != nil {
+		return Ports{}, errs.New(errs.FailedPrecondition, "egress proxy: %w", err)
+	}
+	p.listen = &l
+	return Ports{DNS: portOf(l.tcp), Web: portOf(l.web), Peers: portOf(l.peers)}, nil
 }
 
 func portOf(l net.Listener) uint16 { return l.Addr().(*net.TCPAddr).AddrPort().Port() }
@@ -205,32 +215,36 @@ func (p *Proxy) ServeNames(ctx context.Context) error {
 	return g.Wait()
 }
 
-// listen opens what l does not have yet.
-func listen(l *listeners) (_ *listeners, err error) {
-	a := l.address
-	for port := uint16(lastPort); port >= firstPort; port-- {
-		at := netip.AddrPortFrom(a, port)
+// open opens what l does not have yet. On an error it closes what it has opened.
+func (l *listeners) open() (err error) {
+	var opened []net.Listener
+	for port := uint16(lastPort); l.web == nil || l.peers == nil || l.tcp == nil; port-- {
+		if port < firstPort {
+			for _, o := range opened {
+				o.Close()
+			}
+			return err
+		}
+		at := netip.AddrPortFrom(l.address, port)
 		var tcp net.Listener
 		if tcp, err = net.Listen("tcp4", at.String()); err != nil {
 			continue
 		}
-		if l.web == nil {
-			if l.web = tcp; l.tcp != nil {
-				return l, nil
+		switch {
+		case l.web == nil:
+			l.web = tcp
+		case l.peers == nil:
+			l.peers = tcp
+		default:
+			if l.udp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at)); err != nil {
+				tcp.Close()
+				continue
 			}
-			continue
+			l.tcp = tcp
 		}
-		if l.udp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at)); err != nil {
-			tcp.Close()
-			continue
-		}
-		l.tcp = tcp
-		return l, nil
+		opened = append(opened, tcp)
 	}
-	if l.web != nil {
-		l.web.Close()
-	}
-	return nil, err
+	return nil
 }
 
 // Run serves the ports until ctx ends, and closes them and all connections.
@@ -246,6 +260,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	g.Go(func() error { return p.serveUDP(ctx, ctx, l.udp) })
 	g.Go(func() error { return p.serveTCP(ctx, l.tcp, p.converse) })
 	g.Go(func() error { return p.serveTCP(ctx, l.web, p.relay) })
+	g.Go(func() error { return p.serveTCP(ctx, l.peers, p.relayPeer) })
 	g.Go(func() error { return p.web.serve() })
 	g.Go(func() error { p.log.deliver(ctx); return nil })
 	g.Go(func() error {
@@ -367,6 +382,7 @@ type conn struct {
 
 	name       string                // that the guest sent; Proxy.mu guards it
 	terminated bool                  // the proxy has ended its TLS; Proxy.mu guards it
+	peer       bool                  // it leads to a sandbox on another node; Proxy.mu guards it
 	far        map[*farConn]struct{} // to the destination; Proxy.mu guards it
 	once       sync.Once
 	done       chan struct{} // closed by close
