@@ -32,6 +32,7 @@ type box struct {
 	cpu     time.Duration
 	written int64             // bytes that programs reserved
 	ports   map[int]io.Closer // ports on which the sandbox listens
+	local   map[int]bool      // of those, the ports of its loopback address
 	uploads int               // files that were written
 	xattrs  map[string]map[string][]byte
 	watches map[*fileWatch]bool
@@ -39,7 +40,7 @@ type box struct {
 }
 
 func newBox(m *Machine, s execution.Spec) *box {
-	b := &box{m: m, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, xattrs: map[string]map[string][]byte{}, watches: map[*fileWatch]bool{}, cpu: time.Millisecond}
+	b := &box{m: m, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, local: map[int]bool{}, xattrs: map[string]map[string][]byte{}, watches: map[*fileWatch]bool{}, cpu: time.Millisecond}
 	b.made.Store(&s)
 	return b
 }

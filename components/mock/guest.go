@@ -141,6 +141,16 @@ func (g *Guest) Listen(port int, c io.Closer) {
 	}
 }
 
+// ListenLocal says that a process listens on a port of the sandbox's loopback address.
+func (g *Guest) ListenLocal(port int) {
+	b := g.p.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.exit == nil {
+		b.ports[port], b.local[port] = io.NopCloser(nil), true
+	}
+}
+
 // Listens reports whether a process of the sandbox listens on a port.
 func (g *Guest) Listens(port int) bool {
 	g.p.box.mu.Lock()

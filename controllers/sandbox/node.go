@@ -60,7 +60,7 @@ func (n LocalNode) Ports(ctx context.Context, sid id.Sandbox) ([]int64, error) {
 	list, err := n.Driver.Listening(ctx, string(sid))
 	var out []int64
 	for _, p := range list {
-		out = append(out, int64(p))
+		out = append(out, int64(p.Port))
 	}
 	return out, err
 }
