@@ -129,6 +129,9 @@ func (g *Guests) Activity(ctx context.Context, id string) (execution.Activity, e
 	return a, g.Explain(ctx, id, err)
 }
 
+// OOMKills implements execution.Driver for drivers that cannot tell.
+func (g *Guests) OOMKills(context.Context, string) (int64, error) { return 0, nil }
+
 // Listening returns the TCP ports on which processes in the sandbox listen.
 func (g *Guests) Listening(ctx context.Context, id string) ([]execution.Listener, error) {
 	c, err := g.Conn(ctx, id)

@@ -357,6 +357,9 @@ type Driver interface {
 	// DeleteLogs deletes the logs of a deleted sandbox.
 	DeleteLogs(ctx context.Context, id string) error
 	Stats(ctx context.Context, id string) (Stats, error)
+	// OOMKills returns how many processes of the sandbox the kernel has ended
+	// because the memory limit was reached; 0 where the driver cannot tell.
+	OOMKills(ctx context.Context, id string) (int64, error)
 	// Listening returns the TCP ports on which processes in the sandbox listen,
 	// in order.
 	Listening(ctx context.Context, id string) ([]Listener, error)

@@ -421,6 +421,19 @@ func (d *Driver) Stats(_ context.Context, id string) (st execution.Stats, err er
 	return st, err
 }
 
+// OOMKills implements execution.Driver.
+func (d *Driver) OOMKills(_ context.Context, id string) (n int64, err error) {
+	err = d.call("OOMKills", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		n = b.oomKills.Load()
+		return nil
+	})
+	return n, err
+}
+
 // Listening implements execution.Driver.
 func (d *Driver) Listening(_ context.Context, id string) (ports []execution.Listener, err error) {
 	err = d.call("Listening", id, func() error {

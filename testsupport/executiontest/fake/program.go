@@ -58,6 +58,7 @@ var programs = map[string]mock.Program{
 	"forks":  forks,
 	"spin":   spin,
 	"serve":  serve,
+	"mapped": func(p *mock.Guest) int { return p.OOMKill() },
 	"dial":   dial,
 	"get":    get,
 	"write":  write,
