@@ -186,7 +186,10 @@ func TestBrokenDeploysAreExplained(t *testing.T) {
 		{"crash at start", "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"no database\"); os.Exit(7) }\n", short, 4,
 			[]string{"exit code 7", "no database"}},
 		// A number in the source would be found, and taken for the port.
-		{"wrong port", "package main\n\nimport (\n\t\"fmt\"\n\t\"net/http\"\n)\n\nfunc main() { http.ListenAndServe(fmt.Sprintf(\":%d\", 9990+9), nil) }\n", short, 4, []string{"9999", "8080"}},
+		{"wrong port", "package main\n\nimport (\n\t\"fmt\"\n\t\"net/http\"\n)\n\nfunc main() { http.ListenAndServe(fmt.Sprintf(\":%d\", 9990+9), nil) }\n", short, 4,
+			[]string{"web: listens on port 9999, but its port is 8080: set port = 9999 under [services.web]"}},
+		{"loopback", "package main\n\nimport \"net/http\"\n\nfunc main() { http.ListenAndServe(\"127.0.0.1:8080\", nil) }\n", strings.Replace(short, "12s", "5m", 1), 4,
+			[]string{"listens on port 8080 of 127.0.0.1 alone", "hint: listen on 0.0.0.0"}},
 		{"never healthy", "package main\n\nimport \"net/http\"\n\nfunc main() {\n\thttp.ListenAndServe(\":8080\", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }))\n}\n",
 			short, 4, []string{"not healthy", "503"}},
 		{"out of memory", "package main\n\nvar hog [][]byte\n\nfunc main() {\n\tfor {\n\t\tb := make([]byte, 8<<20)\n\t\tfor i := range b {\n\t\t\tb[i] = byte(i)\n\t\t}\n\t\thog = append(hog, b)\n\t}\n}\n",

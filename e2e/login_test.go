@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/oidctest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestLogin runs the examples of "API keys" in docs/cli.md and those of docs/ci.md, from a
@@ -62,4 +64,11 @@ func TestLogin(t *testing.T) {
 	if audit := s.r(t, "", "audit", "list", "--limit", "1000", "--json"); strings.Contains(string(log)+audit+out, key[4:]) {
 		t.Error("the log, the audit log or the output has the key")
 	}
+	write(t, rules, "- {issuer: "+provider.URL+", audience: runtime, project: default, roles: [viewer]}\n")
+	wait.NoError(t, "r doctor names the rule and what mends it", func() error {
+		if out := s.try(t, "", "doctor").Stdout; !strings.Contains(out, "rule 1, of the issuer") || !strings.Contains(out, "has no claims") || !strings.Contains(out, "`sudoedit "+rules+"`") {
+			return errors.New(out)
+		}
+		return nil
+	})
 }

@@ -69,7 +69,7 @@ func TestRunNamesTheEndOfItsSandbox(t *testing.T) {
 		args []string
 		want string
 	}{
-		"memory": {[]string{"--memory", "128MB", "--", "tail", "/dev/zero"}, "limit of 128 MiB memory"},
+		"memory": {[]string{"--memory", "128MB", "--", "tail", "/dev/zero"}, "killed: out of memory: the limit of its sandbox is 128 MiB: make it with a larger --memory"},
 		"ttl":    {[]string{"--ttl", "2s", "--", "sleep", "600"}, "time to live of 2s"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1185,6 +1185,9 @@ type ExecOutput struct {
 	Output *OutputData `cbor:"7,keyasint,omitempty" json:"output,omitempty"`
 	// The process has ended with this code (128+n for signal n). The last message.
 	ExitCode *int64 `cbor:"4,keyasint,omitempty" json:"exit_code,omitempty"`
+	// With exit_code: why it was ended from outside, such as oom; absent: it was not, as far
+	// as that is known.
+	Reason EndReason `cbor:"10,keyasint,omitempty" json:"reason,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1204,6 +1207,9 @@ func (x *ExecOutput) ValidateFields(v *schema.Validator) {
 	}
 	if x.Output != nil {
 		v.In("output", x.Output)
+	}
+	if x.Reason != "" {
+		schema.CheckEnum(v, "reason", x.Reason)
 	}
 }
 

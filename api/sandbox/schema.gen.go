@@ -2518,11 +2518,14 @@ type SandboxStatus struct {
 	PauseRefused string `cbor:"16,keyasint,omitempty" json:"pause_refused,omitempty"`
 	// Last lines of its output, if it failed.
 	LogTail []string `cbor:"7,keyasint,omitempty" json:"log_tail,omitempty"`
-	// Its probe had not passed by the deadline; message, listening and log_tail say more.
-	// (default false)
+	// Its probe had not passed by the deadline, or cannot pass; message, listening and
+	// log_tail say more. (default false)
 	Overdue bool `cbor:"12,keyasint" json:"overdue"`
 	// TCP ports that were really listened on when that was last looked at.
 	Listening []int64 `cbor:"8,keyasint,omitempty" json:"listening,omitempty"`
+	// Those of them that only its own processes reach, since they listen on 127.0.0.1 or ::1
+	// alone.
+	Unreachable []int64 `cbor:"19,keyasint,omitempty" json:"unreachable,omitempty"`
 	// Time at which its process started.
 	StartedAt *time.Time `cbor:"9,keyasint,omitempty" json:"started_at,omitempty"`
 	// Time at which its probe first passed.
@@ -2611,6 +2614,7 @@ const (
 	SandboxAttrLogTail         = "status.log_tail"
 	SandboxAttrOverdue         = "status.overdue"
 	SandboxAttrListening       = "status.listening"
+	SandboxAttrUnreachable     = "status.unreachable"
 	SandboxAttrStartedAt       = "status.started_at"
 	SandboxAttrReadyAt         = "status.ready_at"
 	SandboxAttrEndedAt         = "status.ended_at"
@@ -2741,8 +2745,9 @@ var SandboxKind = &schema.Kind{
 		{Path: "status.paused_at", Number: 15, Type: "time", Doc: "Time at which it was last paused."},
 		{Path: "status.pause_refused", Number: 16, Type: "string", Doc: "Why its node refused the last pause, and advice; absent: it did not."},
 		{Path: "status.log_tail", Number: 7, Type: "list of string", Doc: "Last lines of its output, if it failed."},
-		{Path: "status.overdue", Number: 12, Type: "bool", Doc: "Its probe had not passed by the deadline; message, listening and log_tail say more.", Default: "false"},
+		{Path: "status.overdue", Number: 12, Type: "bool", Doc: "Its probe had not passed by the deadline, or cannot pass; message, listening and log_tail say more.", Default: "false"},
 		{Path: "status.listening", Number: 8, Type: "list of int", Doc: "TCP ports that were really listened on when that was last looked at."},
+		{Path: "status.unreachable", Number: 19, Type: "list of int", Doc: "Those of them that only its own processes reach, since they listen on 127.0.0.1 or ::1 alone."},
 		{Path: "status.started_at", Number: 9, Type: "time", Doc: "Time at which its process started."},
 		{Path: "status.ready_at", Number: 10, Type: "time", Doc: "Time at which its probe first passed."},
 		{Path: "status.ended_at", Number: 11, Type: "time", Doc: "Time of its end."},

@@ -204,7 +204,8 @@ type detail struct {
 	Last       *app.Deployment        `json:"last_deployment,omitempty"`
 	URL        string                 `json:"url,omitempty"`
 
-	shares []string // of the requests, for people; empty: the active version gets all
+	shares  []string                // of the requests, for people; empty: the active version gets all
+	numbers map[id.AppVersion]int64 // of the versions that serve, and that of the newest deployment
 }
 
 func load(ctx context.Context, e *command.Env, name string) (*detail, error) {
@@ -212,7 +213,7 @@ func load(ctx context.Context, e *command.Env, name string) (*detail, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &detail{App: a}
+	d := &detail{App: a, numbers: map[id.AppVersion]int64{}}
 	store, err := e.Store(ctx)
 	if err != nil {
 		return nil, err
@@ -221,17 +222,9 @@ func load(ctx context.Context, e *command.Env, name string) (*detail, error) {
 		if d.Version, err = entity.Get[app.AppVersion](ctx, store, a.Status.Active()); err != nil && !errs.Is(err, errs.NotFound) {
 			return nil, err
 		}
-	}
-	if len(a.Status.Traffic) > 1 || len(a.Status.Previews()) > 0 {
-		number := map[id.AppVersion]int64{}
-		for _, vid := range a.Status.Versions() {
-			v, err := entity.Get[app.AppVersion](ctx, store, vid)
-			if err != nil {
-				return nil, err
-			}
-			number[vid] = v.Spec.Number
+		if err == nil {
+			d.numbers[a.Status.Active()] = d.Version.Spec.Number
 		}
-		d.shares = shares(a, number)
 	}
 	if d.Pools, _, err = command.All[sandbox.SandboxPool](ctx, e, ofApp(sandbox.SandboxPoolAttrApp, a)); err != nil {
 		return nil, err
@@ -258,8 +251,28 @@ func load(ctx context.Context, e *command.Env, name string) (*detail, error) {
 	if d.Last, err = get(a.Status.LastDeployment); err != nil {
 		return nil, err
 	}
+	versions := a.Status.Versions()
 	if d.Last != nil {
 		d.URL = d.Last.Status.URL
+		versions = append(versions, d.Last.Status.Version)
+	}
+	if d.Deployment != nil {
+		versions = append(versions, d.Deployment.Status.Version)
+	}
+	for _, vid := range versions {
+		if d.numbers[vid] > 0 || vid == "" {
+			continue
+		}
+		v, err := entity.Get[app.AppVersion](ctx, store, vid)
+		if err != nil && !errs.Is(err, errs.NotFound) {
+			return nil, err
+		}
+		if err == nil {
+			d.numbers[vid] = v.Spec.Number
+		}
+	}
+	if len(a.Status.Traffic) > 1 || len(a.Status.Previews()) > 0 {
+		d.shares = shares(a, d.numbers)
 	}
 	return d, nil
 }

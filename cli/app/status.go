@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
@@ -103,27 +104,48 @@ func stepText(d *app.Deployment) string {
 	return ""
 }
 
+// shown returns the sandboxes of services that live, and the last one that failed
+// of a service, if no other one is in its place. Of old versions it returns those
+// that live.
+func (d *detail) shown() []*sandbox.Sandbox {
+	type place struct {
+		service string
+		version id.AppVersion
+	}
+	of := func(s *sandbox.Sandbox) place { return place{s.Spec.Service, s.Spec.AppVersion} }
+	current := d.App.Status.Versions()
+	if newest := cmp.Or(d.Deployment, d.Last); newest != nil {
+		current = append(current, newest.Status.Version)
+	}
+	last := map[place]*sandbox.Sandbox{}
+	list := slices.DeleteFunc(slices.Clone(d.Sandboxes), func(s *sandbox.Sandbox) bool {
+		asked := slices.Contains([]sandbox.EndReason{sandbox.EndReasonUser, sandbox.EndReasonIdle, sandbox.EndReasonTTL}, s.Status.Reason)
+		if s.Spec.Pool == "" || s.Status.Phase.Ended() && (asked || !slices.Contains(current, s.Spec.AppVersion)) {
+			return true // a command run with the app's image, or of no use any more
+		}
+		if l := last[of(s)]; l == nil || s.CreatedAt.After(l.CreatedAt) {
+			last[of(s)] = s
+		}
+		return false
+	})
+	return slices.DeleteFunc(list, func(s *sandbox.Sandbox) bool { return s.Status.Phase.Ended() && last[of(s)] != s })
+}
+
 func (d *detail) printSandboxes(e *command.Env) {
 	var rows [][]string
-	list := slices.Clone(d.Sandboxes)
+	list := d.shown()
 	slices.SortFunc(list, func(a, b *sandbox.Sandbox) int {
 		return cmp.Or(cmp.Compare(a.Spec.Service, b.Spec.Service), a.CreatedAt.Compare(b.CreatedAt))
 	})
 	for _, s := range list {
-		if s.Spec.Pool == "" {
-			continue // a command run with the app's image
-		}
 		state := string(s.Status.Phase)
 		if s.Status.Phase == sandbox.SandboxPhaseRunning && s.Status.Ready {
 			state = "ready"
 		}
-		version := ""
-		if d.Version != nil && s.Spec.AppVersion == d.Version.GetID() {
-			version = versionName(d.Version.Spec.Number)
-		}
+		version := versionName(d.numbers[s.Spec.AppVersion])
 		rows = append(rows, []string{
 			command.ShortID(s.ID), s.Spec.Service, version, paintPhase(e.Console, state), s.Status.Address,
-			string(s.Status.Reason), schema.CellAge(s.CreatedAt, now()),
+			reason(s), schema.CellAge(s.CreatedAt, now()),
 		})
 	}
 	if len(rows) > 0 {
@@ -135,6 +157,14 @@ func (d *detail) printSandboxes(e *command.Env) {
 			e.Printf("%s %s: %s\n", e.Paint(console.Yellow, "!"), p.Spec.Service, p.Status.Message)
 		}
 	}
+}
+
+// reason returns the reason of the end of a sandbox: "exit 3", "oom".
+func reason(s *sandbox.Sandbox) string {
+	if s.Status.Reason == sandbox.EndReasonExit && s.Status.ExitCode != nil {
+		return fmt.Sprintf("%s %d", s.Status.Reason, *s.Status.ExitCode)
+	}
+	return string(s.Status.Reason)
 }
 
 func (d *detail) printVersion(c *console.Console) {

@@ -85,6 +85,22 @@ func Cut(s string, width int) string {
 	return b.String()
 }
 
+// Fold breaks a line between words where it would exceed width columns; 0 is
+// unlimited. Further lines begin with indent.
+func Fold(s string, width int, indent string) (lines []string) {
+	for words := strings.Split(s, " "); len(words) > 0; {
+		line := words[0]
+		if len(lines) > 0 {
+			line = indent + line
+		}
+		for words = words[1:]; len(words) > 0 && (width == 0 || Columns(line)+1+Columns(words[0]) <= width); words = words[1:] {
+			line += " " + words[0]
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 // Columns returns how many columns s takes; colours take none.
 func Columns(s string) int {
 	n := 0

@@ -156,7 +156,7 @@ func (v *richView) draw() {
 			if s.State == app.StepStateSkipped {
 				continue
 			}
-			lines = append(lines, v.stepLine(s))
+			lines = append(lines, console.Fold(v.stepLine(s), v.c.Width(), "    ")...)
 			if s.Name == "build" && s.State == app.StepStateRunning {
 				lines = append(lines, v.buildLines()...)
 			}

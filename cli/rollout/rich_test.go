@@ -38,6 +38,8 @@ func TestRichFits(t *testing.T) {
 	d.Status.Steps[0].State, d.Status.Steps[0].EndedAt = app.StepStateDone, &end
 	d.Status.Steps[1].State, d.Status.Steps[1].StartedAt = app.StepStateRunning, &end
 	v.Deployment(d)
+	d.Status.Steps[1].Message = "v1: 0 of 1 services ready; web: listens on port 3000, but its port is 8080: set port = 3000"
+	v.Deployment(d)
 	v.Log(&sandbox.LogLine{Text: "listening on a port that nobody would guess at all"})
 	v.Tick()
 	v.Close()
@@ -62,6 +64,9 @@ func TestRichFits(t *testing.T) {
 	}
 	if ups < 20 {
 		t.Errorf("drawn again %d times only", ups)
+	}
+	if !strings.Contains(text, "8080: set port =") {
+		t.Error("the advice for the running step is cut off")
 	}
 	if !strings.Contains(text, "source") || !strings.Contains(text, "listening on") {
 		t.Error("the upload or the output of the new version is missing")

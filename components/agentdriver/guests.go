@@ -6,7 +6,6 @@ package agentdriver
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"miren.dev/runtime/components/agent"
@@ -130,8 +129,11 @@ func (g *Guests) Activity(ctx context.Context, id string) (execution.Activity, e
 	return a, g.Explain(ctx, id, err)
 }
 
+// OOMKills implements execution.Driver for drivers that cannot tell.
+func (g *Guests) OOMKills(context.Context, string) (int64, error) { return 0, nil }
+
 // Listening returns the TCP ports on which processes in the sandbox listen.
-func (g *Guests) Listening(ctx context.Context, id string) ([]int, error) {
+func (g *Guests) Listening(ctx context.Context, id string) ([]execution.Listener, error) {
 	c, err := g.Conn(ctx, id)
 	if err != nil {
 		return nil, err
@@ -140,12 +142,15 @@ func (g *Guests) Listening(ctx context.Context, id string) ([]int, error) {
 	if err != nil {
 		return nil, g.Explain(ctx, id, err)
 	}
-	var ports []int
-	for _, l := range listeners {
-		ports = append(ports, l.Port)
+	var ports []execution.Listener
+	for _, l := range listeners { // in the order of their ports
+		if n := len(ports); n > 0 && ports[n-1].Port == l.Port {
+			ports[n-1].Loopback = ports[n-1].Loopback && l.Loopback()
+			continue
+		}
+		ports = append(ports, execution.Listener{Port: l.Port, Loopback: l.Loopback()})
 	}
-	slices.Sort(ports)
-	return slices.Compact(ports), nil
+	return ports, nil
 }
 
 // Logs calls line for each selected line of the main process.

@@ -184,7 +184,6 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
 	}
 
-	start := time.Now()
 	progress(fmt.Sprintf("making base image %s %s", r.name, r.version))
 	tmp, err := s.scratch(r.dirName())
 	if err != nil {
@@ -198,6 +197,7 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 	if err := r.make(ctx, b); err != nil {
 		return nil, err
 	}
+	progress(fmt.Sprintf("%s: writing the image", r.name))
 	if err := b.finish(); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "finish layout: %w", err)
 	}
@@ -214,7 +214,6 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 	if err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "keep image: %w", err)
 	}
-	progress(fmt.Sprintf("made base image %s %s in %s", r.name, r.version, time.Since(start).Round(100*time.Millisecond)))
 	return load(dir, r)
 }
 

@@ -32,8 +32,14 @@ func (n node) Dial(ctx context.Context, sid id.Sandbox, port int) (sandboxes.Con
 }
 
 func (n node) Exec(ctx context.Context, sid id.Sandbox, s sandboxes.ExecSpec) (sandboxes.Process, error) {
-	return n.driver.Exec(ctx, string(sid), execution.ExecSpec{Command: s.Command, Env: s.Env, WorkDir: s.WorkDir, NoInput: s.NoInput})
+	p, err := n.driver.Exec(ctx, string(sid), execution.ExecSpec{Command: s.Command, Env: s.Env, WorkDir: s.WorkDir, NoInput: s.NoInput})
+	return plainProcess{p}, err
 }
+
+// plainProcess is a process of which nothing is known but its exit code.
+type plainProcess struct{ execution.Process }
+
+func (plainProcess) Reason() sandboxapi.EndReason { return "" }
 
 // interpreted is a sandbox with contexts.
 type interpreted struct {

@@ -145,6 +145,16 @@ func (m *Manager) Files(id string) ([]string, error) {
 	return files, nil
 }
 
+// OOMKills reads how many processes of a sandbox the kernel has ended because its
+// memory limit was reached. NotFound if it has no group.
+func (m *Manager) OOMKills(id string) (int64, error) {
+	if err := m.detect(); err != nil {
+		return 0, err
+	}
+	n, err := m.oomKills(id)
+	return n, usageError(id, err)
+}
+
 // Usage reads the resource use of a sandbox. NotFound if it has no group.
 func (m *Manager) Usage(id string) (Usage, error) {
 	if err := m.detect(); err != nil {
@@ -157,13 +167,17 @@ func (m *Manager) Usage(id string) (Usage, error) {
 	} else {
 		err = m.usageV1(id, &u)
 	}
-	if errors.Is(err, os.ErrNotExist) {
-		return u, errs.New(errs.NotFound, "sandbox %s has no control group", id)
+	return u, usageError(id, err)
+}
+
+func usageError(id string, err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return errs.New(errs.NotFound, "sandbox %s has no control group", id)
+	case err != nil:
+		return errs.New(errs.Unavailable, "usage of sandbox %s: %w", id, err)
 	}
-	if err != nil {
-		return u, errs.New(errs.Unavailable, "usage of sandbox %s: %w", id, err)
-	}
-	return u, nil
+	return nil
 }
 
 func (m *Manager) usageV1(id string, u *Usage) error {
@@ -176,11 +190,19 @@ func (m *Manager) usageV1(id string, u *Usage) error {
 	if u.MemoryBytes, err = readInt(filepath.Join(memory, "memory.usage_in_bytes")); err != nil {
 		return err
 	}
-	if u.OOMKills, err = readKey(filepath.Join(memory, "memory.oom_control"), "oom_kill"); err != nil {
+	if u.OOMKills, err = m.oomKills(id); err != nil {
 		return err
 	}
 	u.Tasks, err = readInt(filepath.Join(m.dir("pids", id), "pids.current"))
 	return err
+}
+
+func (m *Manager) oomKills(id string) (int64, error) {
+	file := filepath.Join(m.dir("memory", id), "memory.oom_control")
+	if m.v2 {
+		file = filepath.Join(m.dir("", id), "memory.events")
+	}
+	return readKey(file, "oom_kill")
 }
 
 func (m *Manager) usageV2(id string, u *Usage) error {
@@ -193,7 +215,7 @@ func (m *Manager) usageV2(id string, u *Usage) error {
 	if u.MemoryBytes, err = readInt(filepath.Join(dir, "memory.current")); err != nil {
 		return err
 	}
-	if u.OOMKills, err = readKey(filepath.Join(dir, "memory.events"), "oom_kill"); err != nil {
+	if u.OOMKills, err = m.oomKills(id); err != nil {
 		return err
 	}
 	u.Tasks, err = readInt(filepath.Join(dir, "pids.current"))

@@ -294,6 +294,12 @@ type LogQuery struct {
 	Follow bool  // continue until the sandbox has ended and every line was sent
 }
 
+// Listener is a TCP port on which a process of a sandbox listens.
+type Listener struct {
+	Port     int
+	Loopback bool // only processes of the sandbox reach it: no socket of the port has another address
+}
+
 // Driver runs sandboxes on this machine. It is safe for concurrent use; calls
 // for one id are serialised by the driver.
 type Driver interface {
@@ -351,8 +357,12 @@ type Driver interface {
 	// DeleteLogs deletes the logs of a deleted sandbox.
 	DeleteLogs(ctx context.Context, id string) error
 	Stats(ctx context.Context, id string) (Stats, error)
-	// Listening returns the TCP ports on which processes in the sandbox listen.
-	Listening(ctx context.Context, id string) ([]int, error)
+	// OOMKills returns how many processes of the sandbox the kernel has ended
+	// because the memory limit was reached; 0 where the driver cannot tell.
+	OOMKills(ctx context.Context, id string) (int64, error)
+	// Listening returns the TCP ports on which processes in the sandbox listen,
+	// in order.
+	Listening(ctx context.Context, id string) ([]Listener, error)
 	// Dial connects to a TCP port inside the sandbox, on whatever address a
 	// process listens, loopback included. FailedPrecondition if none does.
 	Dial(ctx context.Context, id string, port int) (Conn, error)

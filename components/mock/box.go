@@ -22,24 +22,26 @@ type box struct {
 	done    chan struct{} // closed at the end
 	files   string        // directory of its files; "": it has none
 
-	mu      sync.Mutex
-	exit    *execution.Exit
-	paused  string // the snapshot, of a Paused sandbox
-	execs   map[*process]bool
-	listed  map[*process]bool // those that run, and detached ones
-	lastID  int               // last id given to an exec
-	last    time.Time         // last use
-	cpu     time.Duration
-	written int64             // bytes that programs reserved
-	ports   map[int]io.Closer // ports on which the sandbox listens
-	uploads int               // files that were written
-	xattrs  map[string]map[string][]byte
-	watches map[*fileWatch]bool
-	claimed execution.Identity
+	mu       sync.Mutex
+	exit     *execution.Exit
+	paused   string // the snapshot, of a Paused sandbox
+	execs    map[*process]bool
+	listed   map[*process]bool // those that run, and detached ones
+	lastID   int               // last id given to an exec
+	last     time.Time         // last use
+	cpu      time.Duration
+	written  int64             // bytes that programs reserved
+	ports    map[int]io.Closer // ports on which the sandbox listens
+	local    map[int]bool      // of those, the ports of its loopback address
+	oomKills atomic.Int64      // programs that ended because the memory limit was reached
+	uploads  int               // files that were written
+	xattrs   map[string]map[string][]byte
+	watches  map[*fileWatch]bool
+	claimed  execution.Identity
 }
 
 func newBox(m *Machine, s execution.Spec) *box {
-	b := &box{m: m, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, xattrs: map[string]map[string][]byte{}, watches: map[*fileWatch]bool{}, cpu: time.Millisecond}
+	b := &box{m: m, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, local: map[int]bool{}, xattrs: map[string]map[string][]byte{}, watches: map[*fileWatch]bool{}, cpu: time.Millisecond}
 	b.made.Store(&s)
 	return b
 }

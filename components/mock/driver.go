@@ -421,8 +421,21 @@ func (d *Driver) Stats(_ context.Context, id string) (st execution.Stats, err er
 	return st, err
 }
 
+// OOMKills implements execution.Driver.
+func (d *Driver) OOMKills(_ context.Context, id string) (n int64, err error) {
+	err = d.call("OOMKills", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		n = b.oomKills.Load()
+		return nil
+	})
+	return n, err
+}
+
 // Listening implements execution.Driver.
-func (d *Driver) Listening(_ context.Context, id string) (ports []int, err error) {
+func (d *Driver) Listening(_ context.Context, id string) (ports []execution.Listener, err error) {
 	err = d.call("Listening", id, func() error {
 		b := d.m.box(id)
 		if b == nil {
@@ -430,7 +443,9 @@ func (d *Driver) Listening(_ context.Context, id string) (ports []int, err error
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		ports = keys(b.ports)
+		for _, port := range keys(b.ports) {
+			ports = append(ports, execution.Listener{Port: port, Loopback: b.local[port]})
+		}
 		return nil
 	})
 	return ports, err

@@ -126,6 +126,13 @@ func (g *Guest) Reserve(n int64) error {
 	return nil
 }
 
+// OOMKill says that the kernel ends the process, and not the sandbox, since its
+// memory limit is reached. It returns the exit code.
+func (g *Guest) OOMKill() int {
+	g.p.box.oomKills.Add(1)
+	return 137
+}
+
 // Listen says that a process listens on a port of the sandbox, on its address if
 // it has one. c is closed when the sandbox ends, at once if it has ended.
 func (g *Guest) Listen(port int, c io.Closer) {
@@ -138,6 +145,16 @@ func (g *Guest) Listen(port int, c io.Closer) {
 	b.mu.Unlock()
 	if over {
 		_ = c.Close()
+	}
+}
+
+// ListenLocal says that a process listens on a port of the sandbox's loopback address.
+func (g *Guest) ListenLocal(port int) {
+	b := g.p.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.exit == nil {
+		b.ports[port], b.local[port] = io.NopCloser(nil), true
 	}
 }
 

@@ -84,6 +84,14 @@ func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
 	return st, nil
 }
 
+// OOMKills returns how many processes of a sandbox the kernel has ended for memory.
+func (d *Driver) OOMKills(_ context.Context, id string) (int64, error) {
+	if err := agentdriver.CheckID(id); err != nil {
+		return 0, err
+	}
+	return d.cgroups.OOMKills(id)
+}
+
 var (
 	_ execution.Driver     = (*Driver)(nil)
 	_ execution.FileDriver = (*Driver)(nil)

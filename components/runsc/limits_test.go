@@ -191,5 +191,20 @@ func TestOutOfMemory(t *testing.T) {
 				t.Logf("%v: %s", err, memory)
 			}
 		}
+		s := m.spec("lives", "sleep")
+		s.MemoryBytes = 64 << 20
+		m.Env().Start(t, s)
+		for i, command := range []string{"mapped", "signal"} { // both are killed, the first for memory
+			p, err := m.Driver.Exec(t.Context(), s.ID, execution.ExecSpec{Command: []string{"/bin/guest", command, "9"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			code, err := p.Wait(t.Context())
+			kills, kerr := m.Driver.OOMKills(t.Context(), s.ID)
+			if err != nil || code != 137 || kerr != nil || kills != 1 {
+				t.Errorf("%d: exit code %d, %v; %d OOM kills, %v", i, code, err, kills, kerr)
+			}
+			p.Close()
+		}
 	})
 }

@@ -56,6 +56,7 @@ type fixture struct {
 	do         func(ctx context.Context, attempt int64) error // the behaviour of the builder
 	files      map[string]string                              // further files of the source
 	links      map[string]string                              // symbolic links of the source, and where they lead
+	noBase     error                                          // why no base image can be made
 	dockerfile string                                         // of the source; empty: one that does nothing
 	asked      atomic.Pointer[buildkit.Request]               // the last request
 	calls      atomic.Int64
@@ -117,16 +118,24 @@ func (f *fixture) Materialize(_ context.Context, _, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644)
 }
 
-func (f *fixture) Resolve(_ context.Context, names []string, _ func(string)) (map[string]*baseimage.Image, []string, error) {
+func (f *fixture) Resolve(_ context.Context, names []string, progress func(string)) (map[string]*baseimage.Image, []string, error) {
 	images := map[string]*baseimage.Image{}
+	if len(names) > 0 {
+		progress("making base image base 1.2.3")
+		progress("base: writing the image")
+	}
+	if f.noBase != nil {
+		return nil, nil, f.noBase
+	}
 	for _, n := range names {
 		images[n] = &baseimage.Image{Name: "base", Version: "1.2.3", Dir: "/base", Digest: "sha256:base"}
 	}
 	return images, []string{"an image is not quite what its name says"}, nil
 }
 
-func (f *fixture) Build(ctx context.Context, req buildkit.Request, _ func(buildlog.Event)) (*buildkit.Result, error) {
+func (f *fixture) Build(ctx context.Context, req buildkit.Request, progress func(buildlog.Event)) (*buildkit.Result, error) {
 	f.asked.Store(&req)
+	progress(buildlog.Event{Kind: buildlog.StepStarted, Step: 1, Name: "[1/1] RUN make"})
 	if err := f.do(ctx, f.calls.Add(1)); err != nil {
 		return nil, err
 	}

@@ -75,7 +75,8 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 		return nil, because(app.FailureReasonPlan, err)
 	}
 	r.show(ctx, b, plan, log)
-	bases, err := r.bases(ctx, b.Project, plan, log)
+	steps := &stepLog{Writer: log}
+	bases, err := r.bases(ctx, b.Project, plan, steps)
 	if err != nil {
 		return nil, because(app.FailureReasonImage, offer(plan, err))
 	}
@@ -87,7 +88,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: images.Name(b.Spec.App), Bases: bases,
 		CacheScope: string(b.Project), ContextKey: string(b.Spec.App), Args: cfg.Build.Args, Secrets: secrets, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
 	}
-	res, err := r.image(ctx, req, log)
+	res, err := r.image(ctx, req, steps)
 	if err != nil {
 		return nil, offer(plan, err)
 	}
@@ -101,16 +102,16 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 
 // image has the builder build an image, and tries again when the builder goes
 // away.
-func (r *Reconciler) image(ctx context.Context, req buildkit.Request, log *buildlog.Writer) (*buildkit.Result, error) {
+func (r *Reconciler) image(ctx context.Context, req buildkit.Request, log *stepLog) (*buildkit.Result, error) {
 	for attempt := 1; ; attempt++ {
-		res, err := r.Builder.Build(ctx, req, func(e buildlog.Event) { log.Add(e) })
+		res, err := r.Builder.Build(ctx, req, log.follow)
 		if err == nil || !errs.Is(err, errs.Unavailable) {
 			return res, err
 		}
 		if attempt == maxAttempts || ctx.Err() != nil {
 			return nil, because(app.FailureReasonInternal, err)
 		}
-		say(log, "the builder went away (%v); trying again", err)
+		say(log.Writer, "the builder went away (%v); trying again", err)
 	}
 }
 
@@ -149,7 +150,7 @@ func offer(plan *stack.Plan, err error) error {
 
 // bases makes the base images that the plan begins from, as far as this machine can make them, and finds those that
 // builds of the project made. The plan then names their versions, and how they differ from the requested names.
-func (r *Reconciler) bases(ctx context.Context, project schema.ID, plan *stack.Plan, log *buildlog.Writer) (map[string]buildkit.Base, error) {
+func (r *Reconciler) bases(ctx context.Context, project schema.ID, plan *stack.Plan, log *stepLog) (map[string]buildkit.Base, error) {
 	bases := map[string]buildkit.Base{}
 	var names []string
 	for _, name := range plan.Bases {
@@ -164,22 +165,59 @@ func (r *Reconciler) bases(ctx context.Context, project schema.ID, plan *stack.P
 		_, digest, _ := strings.Cut(name, "@")
 		bases[name] = buildkit.Base{Store: store, Digest: digest}
 	}
-	images, notes, err := r.Bases.Resolve(ctx, names, func(line string) { say(log, "%s", line) })
+	images, notes, err := r.Bases.Resolve(ctx, names, log.begin)
 	if err != nil {
+		log.end(buildlog.StepFailed, err.Error())
 		return nil, errs.Wrap(err, "base images")
 	}
+	log.end(buildlog.StepDone, "")
 	for _, note := range notes {
-		say(log, "warning: %s", note)
+		say(log.Writer, "warning: %s", note)
 	}
 	plan.Warnings = append(plan.Warnings, notes...)
 	for _, name := range slices.Sorted(maps.Keys(images)) {
 		img := images[name]
 		bases[name] = buildkit.Base{Dir: img.Dir, Digest: img.Digest}
 		line := fmt.Sprintf("%s is %s %s, made on this machine", name, img.Name, img.Version)
-		say(log, "  %s", line)
+		say(log.Writer, "  %s", line)
 		plan.Reasons = append(plan.Reasons, line)
 	}
 	return bases, nil
+}
+
+// stepLog is the log of a build. It numbers the steps that make base images, of
+// which one runs at a time, before those of the builder.
+type stepLog struct {
+	*buildlog.Writer
+	begun int             // steps that make base images
+	open  *buildlog.Event // the start of the one that runs; nil: none does
+}
+
+// begin ends the running step and begins another one.
+func (l *stepLog) begin(name string) {
+	l.end(buildlog.StepDone, "")
+	l.begun++
+	l.open = &buildlog.Event{Kind: buildlog.StepStarted, Step: l.begun, Name: name, At: time.Now()}
+	l.Add(*l.open)
+}
+
+// end ends the running step, if one runs.
+func (l *stepLog) end(kind buildlog.EventKind, text string) {
+	if l.open == nil {
+		return
+	}
+	e := *l.open
+	e.Kind, e.At, e.Took, e.Text = kind, time.Now(), time.Since(e.At), text
+	l.Add(e)
+	l.open = nil
+}
+
+// follow adds an event of the builder.
+func (l *stepLog) follow(e buildlog.Event) {
+	if e.Step > 0 {
+		e.Step += l.begun
+	}
+	l.Add(e)
 }
 
 func say(log *buildlog.Writer, format string, args ...any) {

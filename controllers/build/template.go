@@ -45,7 +45,8 @@ func (r *Reconciler) template(ctx context.Context, b *app.Build, dir string, log
 	if plan.Bases, plan.Secrets, err = stack.Inputs(plan.Dockerfile); err != nil {
 		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "Dockerfile: %w", err))
 	}
-	bases, err := r.bases(ctx, b.Project, plan, log)
+	steps := &stepLog{Writer: log}
+	bases, err := r.bases(ctx, b.Project, plan, steps)
 	if err != nil {
 		return nil, because(app.FailureReasonImage, err)
 	}
@@ -56,7 +57,7 @@ func (r *Reconciler) template(ctx context.Context, b *app.Build, dir string, log
 	res, err := r.image(ctx, buildkit.Request{
 		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: images.Name(v.Spec.Template), Bases: bases,
 		CacheScope: string(b.Project), ContextKey: string(v.Spec.Template), Secrets: secrets, NoCache: b.Spec.NoCache,
-	}, log)
+	}, steps)
 	if err != nil {
 		return nil, err
 	}

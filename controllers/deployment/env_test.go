@@ -238,7 +238,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonExit)
 	case "oom":
 		return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonOOM)
-	case "deaf", "mute", "sick":
+	case "deaf", "mute", "sick", "local":
 		if st.Overdue {
 			return 0, nil
 		}
@@ -246,6 +246,8 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		switch sim {
 		case "deaf":
 			st.Listening = []int64{3000}
+		case "local":
+			st.Listening, st.Unreachable = []int64{8080, 9229}, []int64{8080}
 		case "sick":
 			st.Listening, st.Message = []int64{8080}, "GET /healthz answered 500"
 		}

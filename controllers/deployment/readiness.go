@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/pkg/schema"
 )
 
 const (
@@ -132,10 +133,12 @@ func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sa
 				return readiness{failure: noRoom(sb, svc)}
 			}
 			out.message, out.crowded = sb.Status.Message, svc.Name
-		case otherPort(sb, svc) != "":
-			out.message = otherPort(sb, svc) // long before the deadline
-		case sb.Status.Message != "":
-			out.message = sb.Status.Message
+		default:
+			if message, hint := wrongPort(sb, svc); message != "" {
+				out.message = message + ": " + hint // long before the deadline
+			} else if sb.Status.Message != "" {
+				out.message = sb.Status.Message
+			}
 		}
 	}
 	if ready >= int(p.Wanted()) {
@@ -228,7 +231,11 @@ func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 		return f
 	}
 	f.ExpectedPort = &port
+	message, hint := wrongPort(sb, svc)
 	switch {
+	case message != "":
+		f.Reason = app.FailureReasonPort
+		f.Message, f.Hint = fmt.Sprintf("service %s %s", svc.Name, message), hint
 	case slices.Contains(sb.Status.Listening, port):
 		f.Reason = app.FailureReasonUnhealthy
 		if svc.HealthPath != "" {
@@ -238,10 +245,6 @@ func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 			f.Message = fmt.Sprintf("service %s listens on port %d, but took no connection from outside of its sandbox within %s", svc.Name, port, svc.HealthDeadline)
 			f.Hint = "listen on 0.0.0.0, not only on 127.0.0.1"
 		}
-	case len(sb.Status.Listening) > 0:
-		f.Reason = app.FailureReasonPort
-		f.Message = fmt.Sprintf("service %s %s", svc.Name, otherPort(sb, svc))
-		f.Hint = fmt.Sprintf("listen on the port that $PORT names, or set port = %d under [services.%s] in app.toml", sb.Status.Listening[0], svc.Name)
 	default:
 		f.Reason = app.FailureReasonPort
 		f.Message = fmt.Sprintf("service %s listened on no port within %s; port %d was expected", svc.Name, svc.HealthDeadline, port)
@@ -250,17 +253,24 @@ func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	return f
 }
 
-// otherPort returns a message if a sandbox listens, but not on the port of its service; "" otherwise.
-func otherPort(sb *sandbox.Sandbox, svc *app.Service) string {
-	port := apps.Port(svc)
-	if port == 0 || len(sb.Status.Listening) == 0 || slices.Contains(sb.Status.Listening, port) {
-		return ""
+// wrongPort returns what is wrong with the ports on which a sandbox listens, and
+// what to do. Both are "" if it listens on none, or on the port of its service.
+func wrongPort(sb *sandbox.Sandbox, svc *app.Service) (message, hint string) {
+	port, local := apps.Port(svc), sb.Status.Unreachable
+	switch {
+	case port == 0 || len(sb.Status.Listening) == 0:
+		return "", ""
+	case slices.Contains(local, port):
+		return fmt.Sprintf("listens on port %d of 127.0.0.1 alone, where no request reaches it", port), "listen on 0.0.0.0 (or [::]), not on 127.0.0.1"
+	case slices.Contains(sb.Status.Listening, port):
+		return "", ""
 	}
-	var ports []string
-	for _, p := range sb.Status.Listening {
-		ports = append(ports, fmt.Sprint(p))
+	reachable := slices.DeleteFunc(slices.Clone(sb.Status.Listening), func(p int64) bool { return slices.Contains(local, p) })
+	if len(reachable) == 0 {
+		return fmt.Sprintf("listens on port %s of 127.0.0.1 alone, but its port is %d", schema.Cell(local), port), "listen on 0.0.0.0, on the port that $PORT names"
 	}
-	return fmt.Sprintf("listens on port %s, but port %d was expected", strings.Join(ports, ", "), port)
+	return fmt.Sprintf("listens on port %s, but its port is %d", schema.Cell(reachable), port),
+		fmt.Sprintf("set port = %d under [services.%s] in app.toml, or listen on the port that $PORT names", reachable[0], svc.Name)
 }
 
 func because(what, why string) string {

@@ -95,7 +95,7 @@ func TestOtherPortIsToldBeforeTheDeadline(t *testing.T) {
 	e.eventually("the step says which ports", func() bool {
 		d = e.get(d)
 		return slices.ContainsFunc(d.Status.Steps, func(s app.Step) bool {
-			return s.Name == "start" && strings.Contains(s.Message, "web: listens on port 3000, but port 8080 was expected")
+			return s.Name == "start" && strings.Contains(s.Message, "web: listens on port 3000, but its port is 8080: set port = 3000 under [services.web]")
 		})
 	})
 	e.gate.Store(true)

@@ -127,8 +127,11 @@ func TestFailures(t *testing.T) {
 			return *f.ExitCode == 3 && f.LogTail[0] == "panic: no database" && f.Service == "worker"
 		}},
 		{"oom", "ok", []string{"web=oom"}, 0, app.FailureReasonOOM, "more than its 512 MiB", nil},
-		{"port", "ok", []string{"web=deaf"}, 0, app.FailureReasonPort, "listens on port 3000, but port 8080 was expected", func(f *app.Failure) bool {
+		{"port", "ok", []string{"web=deaf"}, 0, app.FailureReasonPort, "listens on port 3000, but its port is 8080", func(f *app.Failure) bool {
 			return f.Listening[0] == 3000 && *f.ExpectedPort == 8080 && strings.Contains(f.Hint, "port = 3000") && len(f.LogTail) == 1
+		}},
+		{"loopback", "ok", []string{"web=local"}, 0, app.FailureReasonPort, "listens on port 8080 of 127.0.0.1 alone", func(f *app.Failure) bool {
+			return strings.Contains(f.Hint, "0.0.0.0") && slices.Equal(f.Listening, []int64{8080, 9229})
 		}},
 		{"no port", "ok", []string{"web=mute"}, 0, app.FailureReasonPort, "listened on no port", nil},
 		{"unhealthy", "ok", []string{"web=sick"}, 0, app.FailureReasonUnhealthy, "GET /healthz answered 500", nil},

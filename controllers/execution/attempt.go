@@ -202,7 +202,7 @@ func (a *attempt) run() ending {
 		}
 	default:
 	}
-	return a.ended(sid, code, err)
+	return a.ended(sid, p.Reason(), code, err)
 }
 
 // start starts the program.
@@ -318,8 +318,8 @@ func (a *attempt) notStarted(err error) ending {
 }
 
 // ended returns the ending of a program that ended with an exit code, or whose
-// end is not known.
-func (a *attempt) ended(sid id.Sandbox, code int, err error) ending {
+// end is not known. reason is that of the process.
+func (a *attempt) ended(sid id.Sandbox, reason sandbox.EndReason, code int, err error) ending {
 	end := ending{outcome: execution.OutcomeFailed}
 	if note := a.note.Load(); note != nil {
 		end.message = *note
@@ -335,11 +335,15 @@ func (a *attempt) ended(sid id.Sandbox, code int, err error) ending {
 	if err == nil && code < signaled {
 		return end
 	}
-	sb, gerr := entity.Get[sandbox.Sandbox](a.ctx, a.r.Store, sid)
-	if gerr != nil || sb.Status.Reason == "" {
-		return end
+	if reason == "" {
+		sb, gerr := entity.Get[sandbox.Sandbox](a.ctx, a.r.Store, sid)
+		if gerr != nil {
+			return end
+		}
+		reason = sb.Status.Reason
 	}
-	switch sb.Status.Reason {
+	switch reason {
+	case "":
 	case sandbox.EndReasonOOM:
 		end.outcome = execution.OutcomeOOM
 	case sandbox.EndReasonTTL:

@@ -300,6 +300,7 @@ type process struct {
 	stays     bool // its sandbox outlives it
 	once      sync.Once
 	code      int
+	reason    sandbox.EndReason
 	done      chan struct{}
 }
 
@@ -328,6 +329,7 @@ func (u until) Read([]byte) (int, error) { <-u.p.done; return 0, io.EOF }
 func (p *process) Stdin() io.WriteCloser                        { return discard{io.Discard} }
 func (p *process) Stdout() io.Reader                            { return io.MultiReader(strings.NewReader(p.out), until{p}) }
 func (p *process) Stderr() io.Reader                            { return until{p} }
+func (p *process) Reason() sandbox.EndReason                    { return p.reason }
 func (p *process) Detach()                                      {}
 func (p *process) ID() string                                   { return "1" }
 func (p *process) PID() int                                     { return 1 }

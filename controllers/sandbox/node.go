@@ -29,15 +29,24 @@ var _ sandboxes.Node = LocalNode{}
 
 // Exec starts a process.
 func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.ExecSpec) (sandboxes.Process, error) {
-	return n.Driver.Exec(ctx, string(sid), execution.ExecSpec{
+	kills, kerr := n.Driver.OOMKills(ctx, string(sid)) // Exec says what is wrong with the sandbox
+	p, err := n.Driver.Exec(ctx, string(sid), execution.ExecSpec{
 		Command: spec.Command, Env: spec.Env, WorkDir: spec.WorkDir, User: spec.User, TTY: spec.TTY, Rows: spec.Rows, Cols: spec.Cols,
 		NoInput: spec.NoInput, Detached: spec.Detached, Tag: spec.Tag,
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &process{Process: p, driver: n.Driver, sid: string(sid), kills: kills, counted: kerr == nil}, nil
 }
 
 // Attach continues a detached process, with its output from some offsets on.
-func (n LocalNode) Attach(ctx context.Context, sid id.Sandbox, process string, stdout, stderr int64) (sandboxes.Process, error) {
-	return n.Driver.Attach(ctx, string(sid), process, stdout, stderr)
+func (n LocalNode) Attach(ctx context.Context, sid id.Sandbox, name string, stdout, stderr int64) (sandboxes.Process, error) {
+	p, err := n.Driver.Attach(ctx, string(sid), name, stdout, stderr)
+	if err != nil {
+		return nil, err
+	}
+	return &process{Process: p, driver: n.Driver, sid: string(sid)}, nil
 }
 
 // Processes lists the processes beside the main one.
@@ -60,7 +69,7 @@ func (n LocalNode) Ports(ctx context.Context, sid id.Sandbox) ([]int64, error) {
 	list, err := n.Driver.Listening(ctx, string(sid))
 	var out []int64
 	for _, p := range list {
-		out = append(out, int64(p))
+		out = append(out, int64(p.Port))
 	}
 	return out, err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
@@ -27,6 +28,10 @@ const (
 	// minInterval and maxTimeout bound the values of a template.
 	minInterval = 50 * time.Millisecond
 	maxTimeout  = 30 * time.Second
+	// unreachableTime is how long the probe's port is seen on a loopback address
+	// alone until the probe counts as failed before its deadline. No program of
+	// which that is known changes it later.
+	unreachableTime = 10 * time.Second
 	// firstInterval is the time between the first two probes of a sandbox of an app.
 	firstInterval = 20 * time.Millisecond
 )
@@ -72,9 +77,7 @@ func (r *Reconciler) probe(ctx context.Context, sb *sandbox.Sandbox) (time.Durat
 // attempt probes once.
 func (r *Reconciler) attempt(ctx context.Context, sb *sandbox.Sandbox) error {
 	p := *sb.Spec.Template.Probe
-	if p.Port == 0 && len(sb.Spec.Template.Ports) > 0 {
-		p.Port = sb.Spec.Template.Ports[0].Number
-	}
+	p.Port = probePort(sb)
 	ctx, cancel := context.WithTimeout(ctx, min(p.Timeout, maxTimeout))
 	defer cancel()
 	if hasStart(sb) || p.Kind == sandbox.ProbeKindExec {
@@ -95,6 +98,14 @@ func (r *Reconciler) attempt(ctx context.Context, sb *sandbox.Sandbox) error {
 	return network(ctx, sb.Status.Address, p)
 }
 
+// probePort returns the port that is probed; 0: there is none.
+func probePort(sb *sandbox.Sandbox) int64 {
+	if p := sb.Spec.Template.Probe.Port; p != 0 || len(sb.Spec.Template.Ports) == 0 {
+		return p
+	}
+	return sb.Spec.Template.Ports[0].Number
+}
+
 // probeListening probes a sandbox without network: it asks the driver for the
 // ports on which the sandbox listens.
 func (r *Reconciler) probeListening(ctx context.Context, sb *sandbox.Sandbox, p sandbox.Probe) error {
@@ -105,7 +116,7 @@ func (r *Reconciler) probeListening(ctx context.Context, sb *sandbox.Sandbox, p 
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(ports, int(p.Port)) {
+	if !slices.ContainsFunc(ports, func(l execution.Listener) bool { return int64(l.Port) == p.Port }) {
 		return notListening(p.Port)
 	}
 	return nil
@@ -120,7 +131,8 @@ func (r *Reconciler) passed(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 		if first {
 			sb.Status.ReadyAt = &now
 		}
-		sb.Status.Ready, sb.Status.Message, sb.Status.Overdue, sb.Status.Listening, sb.Status.LogTail = true, "", false, nil, nil
+		sb.Status.Ready, sb.Status.Message, sb.Status.Overdue, sb.Status.LogTail = true, "", false, nil
+		sb.Status.Listening, sb.Status.Unreachable = nil, nil
 		fault.Point("sandbox", "ready", fault.Before)
 		if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
 			return 0, err
@@ -166,9 +178,10 @@ func (r *Reconciler) notYet(ctx context.Context, sb *sandbox.Sandbox, message st
 	if sb.Status.ReadyAt != nil {
 		message = "it no longer answers: " + message
 	}
-	changed := late || sb.Status.Message != message
+	ports, hopeless := r.listening(ctx, sb)
+	late = late || hopeless && !sb.Status.Overdue && sb.Status.ReadyAt == nil
+	changed := late || ports || sb.Status.Message != message
 	sb.Status.Message = message
-	changed = r.listening(ctx, sb) || changed
 	if late {
 		sb.Status.Overdue, sb.Status.LogTail = true, r.tail(ctx, sb)
 	}
@@ -210,21 +223,26 @@ func (r *Reconciler) interval(sb *sandbox.Sandbox) time.Duration {
 const maxListening = 32
 
 // listening records the ports on which the sandbox listens, if the driver knows
-// them, and reports whether they changed.
-func (r *Reconciler) listening(ctx context.Context, sb *sandbox.Sandbox) bool {
+// them, and reports whether they changed. hopeless says that its probe cannot
+// pass: for unreachableTime its port was one of a loopback address alone.
+func (r *Reconciler) listening(ctx context.Context, sb *sandbox.Sandbox) (changed, hopeless bool) {
 	ports, err := r.Driver.Listening(ctx, string(sb.ID))
 	if err != nil {
-		return false
+		return false, false
 	}
-	var list []int64
+	st := &sb.Status
+	// Where the agent connects to ports, it reaches those of loopback addresses too.
+	outside := st.Address != "" && !sb.Spec.Runner && !hasStart(sb) && sb.Spec.Template.Probe.Kind != sandbox.ProbeKindExec
+	var list, unreachable []int64
 	for _, p := range ports[:min(len(ports), maxListening)] {
-		list = append(list, int64(p))
+		list = append(list, int64(p.Port))
+		if p.Loopback && outside {
+			unreachable = append(unreachable, int64(p.Port))
+		}
 	}
-	if slices.Equal(list, sb.Status.Listening) {
-		return false
-	}
-	sb.Status.Listening = list
-	return true
+	changed = !slices.Equal(list, st.Listening) || !slices.Equal(unreachable, st.Unreachable)
+	st.Listening, st.Unreachable = list, unreachable
+	return changed, r.work.unreachableFor(string(sb.ID), r.now(), slices.Contains(unreachable, probePort(sb))) >= unreachableTime
 }
 
 // notListening returns the error for a port on which no process listens.

@@ -238,6 +238,39 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 }
 
+// A probe of a port that only a loopback address has cannot pass, which is
+// known before its deadline. Another port says nothing: it may be that of a
+// program that starts slowly.
+func TestUnreachablePort(t *testing.T) {
+	e := newEnv(t)
+	local, other := e.add(withProbe, "serve", "80", "127.0.0.1"), e.add(withProbe, "serve", "3000")
+	e.answer(errHung)
+	for _, sb := range []*Sandbox{local, other} {
+		e.step(sb)
+		e.eventually("it listens", func() bool {
+			ports, err := e.machine.Driver().Listening(t.Context(), string(sb.ID))
+			return err == nil && len(ports) == 1
+		})
+	}
+	e.advance(2 * time.Second)
+	if got, _ := e.step(local); got.Status.Overdue || !slices.Equal(got.Status.Unreachable, []int64{80}) {
+		t.Errorf("after 2 s: %+v", got.Status)
+	}
+	e.step(other)
+	e.advance(11 * time.Second)
+	if got, _ := e.step(local); !got.Status.Overdue || got.Status.LogTail == nil || got.Status.Ready {
+		t.Errorf("its loopback address alone for 11 s: %+v", got.Status)
+	}
+	if got, _ := e.step(other); got.Status.Overdue || !slices.Equal(got.Status.Listening, []int64{3000}) {
+		t.Errorf("another port for 11 s: %+v", got.Status)
+	}
+	e.answer(nil)
+	e.advance(10 * time.Second)
+	if got, _ := e.step(local); !got.Status.Ready || got.Status.Overdue || got.Status.Unreachable != nil {
+		t.Errorf("late, but there: %+v", got.Status)
+	}
+}
+
 // A sandbox without network is probed from inside, never through the host.
 func TestProbeWithoutNetwork(t *testing.T) {
 	e := newEnv(t)

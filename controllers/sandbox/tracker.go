@@ -45,6 +45,7 @@ type workTracker struct {
 	reportedAt map[string]time.Time       // when a message was last recorded
 	probeAt    map[string]time.Time       // time of the next probe
 	misses     map[string]int             // probes in a row that failed, of a ready sandbox
+	localSince map[string]time.Time       // since when its probe's port is one of a loopback address alone
 	checkAt    map[string]time.Time       // time of the next liveness check
 	dead       map[string]int             // liveness checks in a row that failed
 	claimed    map[string]bool            // whether its node gave it to its claim
@@ -76,6 +77,7 @@ func (t *workTracker) forget(id string) {
 	delete(t.reportedAt, id)
 	delete(t.probeAt, id)
 	delete(t.misses, id)
+	delete(t.localSince, id)
 	delete(t.checkAt, id)
 	delete(t.dead, id)
 	delete(t.claimed, id)
@@ -173,6 +175,21 @@ func (t *workTracker) addMiss(id string) int {
 	defer t.mu.Unlock()
 	put(&t.misses, id, t.misses[id]+1)
 	return t.misses[id]
+}
+
+// unreachableFor returns for how long every look at the ports, now the last one,
+// found the probe's port on a loopback address alone.
+func (t *workTracker) unreachableFor(id string, now time.Time, is bool) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !is {
+		delete(t.localSince, id)
+		return 0
+	}
+	if _, ok := t.localSince[id]; !ok {
+		put(&t.localSince, id, now)
+	}
+	return now.Sub(t.localSince[id])
 }
 
 // untilCheck returns how long it is until the next liveness check.

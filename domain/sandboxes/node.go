@@ -103,6 +103,9 @@ type Process interface {
 	// Wait blocks until the process has ended and its output was read or
 	// discarded. It returns the exit code (128+n for signal n).
 	Wait(ctx context.Context) (int, error)
+	// Reason says, after Wait, why the process was ended from outside: oom, or the
+	// reason of the end of its sandbox. "": it was not, as far as that is known.
+	Reason() sandbox.EndReason
 	// Close closes the streams and kills the process.
 	Close() error
 	// Detach leaves the process running, for Attach. One that is not detached is

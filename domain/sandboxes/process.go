@@ -1,8 +1,10 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"miren.dev/runtime/api/id"
@@ -35,11 +37,21 @@ type process struct {
 	s    *Service
 	sid  id.Sandbox
 	note func(string)
+
+	mu     sync.Mutex
+	reason sandbox.EndReason
 }
 
-// Wait implements Process. If the sandbox ran out of memory or time, or was
-// stopped, the process has the exit code of SIGKILL, and note is called with
-// the reason.
+// Reason implements Process.
+func (p *process) Reason() sandbox.EndReason {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.reason
+}
+
+// Wait implements Process. If the process or its sandbox ran out of memory, or
+// the sandbox ran out of time or was stopped, the process has the exit code of
+// SIGKILL, and note is called with the reason.
 func (p *process) Wait(ctx context.Context) (int, error) {
 	code, err := p.Process.Wait(ctx)
 	if ctx.Err() != nil || err == nil && code < signaled {
@@ -49,10 +61,12 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 	if sb == nil {
 		return code, err
 	}
-	why := ""
-	switch reason := sb.Status.Reason; reason {
+	reason, why := cmp.Or(p.Process.Reason(), sb.Status.Reason), ""
+	switch reason {
+	case "":
+		return code, err
 	case sandbox.EndReasonOOM:
-		why = fmt.Sprintf("the sandbox used more than its limit of %d MiB memory", sb.Spec.Template.Resources.MemoryBytes>>20)
+		why = outOfMemory(sb)
 	case sandbox.EndReasonTTL:
 		why = "the sandbox reached the end of its time to live"
 		if sb.Spec.TTL != nil {
@@ -66,6 +80,9 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 		}
 		return code, nil
 	}
+	p.mu.Lock()
+	p.reason = reason
+	p.mu.Unlock()
 	if p.note != nil {
 		p.note(why)
 	}
@@ -75,8 +92,17 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 	return code, nil
 }
 
-// ended returns the sandbox if it has ended or is ending. With lost, its agent
-// is gone, so the end may not be recorded yet.
+// outOfMemory says that a process was killed for memory, and what to do.
+func outOfMemory(sb *sandbox.Sandbox) string {
+	advice := "make it with a larger --memory"
+	if sb.Spec.App != "" && sb.Spec.Service != "" {
+		advice = fmt.Sprintf("raise memory of [services.%s] in app.toml", sb.Spec.Service)
+	}
+	return fmt.Sprintf("killed: out of memory: the limit of its sandbox is %d MiB: %s", sb.Spec.Template.Resources.MemoryBytes>>20, advice)
+}
+
+// ended returns the sandbox, nil if that is not known. With lost, its agent is
+// gone, so it waits for the record of its end.
 func (p *process) ended(ctx context.Context, lost bool) *sandbox.Sandbox {
 	if lost {
 		wctx, cancel := context.WithTimeout(ctx, endSeen)
@@ -86,7 +112,7 @@ func (p *process) ended(ctx context.Context, lost bool) *sandbox.Sandbox {
 		}
 	}
 	sb, err := entity.Get[sandbox.Sandbox](ctx, p.s.Store, p.sid)
-	if err != nil || sb.Status.Reason == "" {
+	if err != nil {
 		return nil
 	}
 	return sb

@@ -3,12 +3,11 @@ package trust
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"time"
-
-	"miren.dev/runtime/pkg/errs"
 )
 
 // pollEvery is the time between two reads of the file of rules.
@@ -91,15 +90,15 @@ func (r *Rules) useLocked(b []byte) error {
 func (r *Rules) read() ([]byte, error) {
 	f, err := os.Open(r.path)
 	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %w", err)
+		return nil, broken(r.path, "write it, or give api.trust_file the path of one", "%v", err)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	switch {
 	case err != nil:
-		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %w", err)
+		return nil, broken(r.path, "write it, or give api.trust_file the path of one", "%v", err)
 	case len(b) > maxFile:
-		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s is larger than %d bytes", r.path, maxFile)
+		return nil, broken(r.path, fmt.Sprintf("make it smaller than %d bytes", maxFile), "it is too large")
 	}
 	return b, nil
 }

@@ -127,12 +127,12 @@ func parse(path string, b []byte, old *ruleSet) (*ruleSet, error) {
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&s.rules); err != nil && !errors.Is(err, io.EOF) {
-		return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s: %w", path, err).WithHint("a list of issuer, audience, claims, project and roles: docs/ci.md has examples")
+		return nil, broken(path, "make it a list of rules with issuer, audience, claims, project and roles, as in docs/ci.md", "%v", err)
 	}
 	client := &http.Client{Timeout: askTime, Transport: boundedhttp.Transport(http.DefaultTransport, maxFile)}
 	for i, rule := range s.rules {
-		if err := rule.check(); err != nil {
-			return nil, errs.New(errs.FailedPrecondition, "api.trust_file: %s: rule %d: %w", path, i+1, err)
+		if problem, fix := rule.check(); problem != "" {
+			return nil, broken(path, fix, "rule %d, of the issuer %q: %s", i+1, text.Cut(rule.Issuer, maxName), problem)
 		}
 		is := old.issuers[rule.Issuer]
 		if is == nil {
@@ -146,33 +146,40 @@ func parse(path string, b []byte, old *ruleSet) (*ruleSet, error) {
 	return s, nil
 }
 
-func (r *Rule) check() error {
+// broken returns the error for a file of rules, with the command that mends it.
+func broken(path, fix, format string, args ...any) error {
+	return errs.New(errs.FailedPrecondition, "api.trust_file: %s: %s", path, fmt.Sprintf(format, args...)).
+		WithHint("%s: `sudoedit %s`; the server reads it again by itself", fix, path)
+}
+
+// check returns what is wrong with a rule, and how it is right; "" if it is.
+func (r *Rule) check() (problem, fix string) {
 	u, err := url.Parse(r.Issuer)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && local(u.Hostname())):
-		return fmt.Errorf("issuer %q is no URL with https", r.Issuer)
+		return "its issuer is no URL with https", "set issuer to the URL that the tokens have as iss"
 	case r.Audience == "":
-		return errors.New("it has no audience, so tokens that were made for others would do")
+		return "it has no audience, so tokens that were made for others would do", "set audience to a name of this server, for which the job asks"
 	case len(r.Claims) == 0:
-		return errors.New("it has no claims, so everyone with a token of the issuer would do")
+		return "it has no claims, so everyone with a token of the issuer would do", "add claims that only your tokens have, such as repository"
 	case r.Project == "":
-		return errors.New("it has no project")
+		return "it has no project", `set project to a name that r project list shows, or to "*" for all`
 	case len(r.Roles) == 0:
-		return errors.New("it has no roles")
+		return "it has no roles", "add roles: " + strings.Join(rpc.DefaultRoles.Names(), ", ")
 	case r.Session != 0 && (r.Session < minSession || r.Session > maxSession):
-		return fmt.Errorf("its session of %s is not between %s and %s", r.Session, minSession, maxSession)
+		return fmt.Sprintf("its session of %s is not between %s and %s", r.Session, minSession, maxSession), "change session, or leave it out"
 	}
 	for _, role := range r.Roles {
 		if !slices.Contains(rpc.DefaultRoles.Names(), role) {
-			return fmt.Errorf("there is no role %q: they are %v", role, rpc.DefaultRoles.Names())
+			return fmt.Sprintf("there is no role %q", role), "change roles: they are " + strings.Join(rpc.DefaultRoles.Names(), ", ")
 		}
 	}
 	for name, want := range r.Claims {
 		if strings.Trim(want, "*") == "" {
-			return fmt.Errorf("the claim %s may be anything", name)
+			return fmt.Sprintf("the claim %s may be anything", name), "write what the claim must be"
 		}
 	}
-	return nil
+	return "", ""
 }
 
 func local(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }

@@ -153,7 +153,7 @@ func TestTooManyTokens(t *testing.T) {
 func TestWrongRules(t *testing.T) {
 	for text, want := range map[string]string{
 		"- issuer: https://a\n  audience: b\n  claims: {c: d}\n  project: e\n  role: f\n":           "role",
-		"- issuer: http://a\n  audience: b\n  claims: {c: d}\n  project: e\n  roles: [viewer]\n":    "rule 1: issuer",
+		"- issuer: http://a\n  audience: b\n  claims: {c: d}\n  project: e\n  roles: [viewer]\n":    `rule 1, of the issuer "http://a": its issuer is no URL with https`,
 		"- issuer: https://a\n  claims: {c: d}\n  project: e\n  roles: [viewer]\n":                  "no audience",
 		"- issuer: https://a\n  audience: b\n  project: e\n  roles: [viewer]\n":                     "no claims",
 		"- issuer: https://a\n  audience: b\n  claims: {c: '*'}\n  project: e\n  roles: [viewer]\n": "may be anything",
@@ -163,6 +163,8 @@ func TestWrongRules(t *testing.T) {
 	} {
 		if _, err := rulesOf(t, text); !errs.Is(err, errs.FailedPrecondition) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
+		} else if hint := errs.HintOf(err); !strings.Contains(hint, "`sudoedit /") {
+			t.Errorf("%q: hint %q", text, hint)
 		}
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errs.Is(err, errs.FailedPrecondition) {

@@ -85,7 +85,7 @@ func commandEnd(st interface {
 		stderr.add(m.Stderr)
 		if m.ExitCode != nil {
 			return &body[CommandResult]{CommandResult{
-				ExitCode: m.ExitCode, Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated,
+				ExitCode: m.ExitCode, Reason: string(m.Reason), Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated,
 			}}, nil
 		}
 	}

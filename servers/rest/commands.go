@@ -32,6 +32,7 @@ type Command struct {
 type CommandResult struct {
 	ID        string `json:"id,omitempty" doc:"Id of a command in the background, of which nothing else is known yet."`
 	ExitCode  *int64 `json:"exit_code,omitempty" doc:"Exit code; 128+n for signal n, 124 if the time was over."`
+	Reason    string `json:"reason,omitempty" doc:"Why it was ended from outside: oom, ttl, idle, user; absent: it was not, as far as that is known."`
 	Stdout    string `json:"stdout" doc:"Output. Bytes that are not UTF-8 are replaced."`
 	Stderr    string `json:"stderr" doc:"Error output. Bytes that are not UTF-8 are replaced."`
 	Truncated bool   `json:"truncated,omitempty" doc:"There was more than a MiB of one of them; the rest was dropped."`
@@ -83,6 +84,7 @@ func runCommand(ctx context.Context, in *commandInput) (*body[CommandResult], er
 		sendInput(st, b.Stdin)
 	}()
 	var stdout, stderr output
+	var reason sandbox.EndReason
 	code, err := int64(exitTimeout), error(nil)
 	for {
 		var m *sandbox.ExecOutput
@@ -92,7 +94,7 @@ func runCommand(ctx context.Context, in *commandInput) (*body[CommandResult], er
 		stdout.add(m.Stdout)
 		stderr.add(m.Stderr)
 		if m.ExitCode != nil {
-			code = *m.ExitCode
+			code, reason = *m.ExitCode, m.Reason
 		}
 	}
 	timedOut := errs.Is(err, errs.DeadlineExceeded) && ctx.Err() == nil
@@ -102,7 +104,7 @@ func runCommand(ctx context.Context, in *commandInput) (*body[CommandResult], er
 		return nil, err
 	}
 	return &body[CommandResult]{CommandResult{
-		ExitCode: &code, Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated, TimedOut: timedOut,
+		ExitCode: &code, Reason: string(reason), Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated, TimedOut: timedOut,
 	}}, nil
 }
 

@@ -54,7 +54,8 @@ type NoteEvent struct {
 
 // EndEvent is the end of a command.
 type EndEvent struct {
-	ExitCode int64 `json:"exit_code" doc:"Exit code; 128+n for signal n."`
+	ExitCode int64  `json:"exit_code" doc:"Exit code; 128+n for signal n."`
+	Reason   string `json:"reason,omitempty" doc:"Why it was ended from outside: oom, ttl, idle, user; absent: it was not, as far as that is known."`
 }
 
 // eventSource produces the events of a stream by calling emit, until its end or that

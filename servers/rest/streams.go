@@ -72,7 +72,7 @@ func streamCommand(ctx context.Context, in *commandStreamInput) (*huma.StreamRes
 				emit(event{name: eventNote, data: NoteEvent{m.Note}})
 			case m.ExitCode != nil:
 				out.flush()
-				emit(event{out.at.id(), eventEnd, EndEvent{*m.ExitCode}})
+				emit(event{out.at.id(), eventEnd, EndEvent{*m.ExitCode, string(m.Reason)}})
 				return nil
 			}
 			var err error

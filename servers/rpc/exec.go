@@ -249,7 +249,7 @@ func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, s str
 		}
 	}
 	c := int64(code)
-	return out.send(&sandbox.ExecOutput{ExitCode: &c})
+	return out.send(&sandbox.ExecOutput{ExitCode: &c, Reason: p.Reason()})
 }
 
 // output sends the data of both streams of a process.

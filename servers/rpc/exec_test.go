@@ -85,6 +85,22 @@ func TestExec(t *testing.T) {
 			}
 		})
 	}
+	// Of two programs that are killed, the first for memory; the sandbox goes on.
+	t.Run("out of memory", func(t *testing.T) {
+		for command, want := range map[string]string{"mapped": "killed: out of memory: the limit of its sandbox is 512 MiB: raise memory of [services.web] in app.toml", "signal": ""} {
+			msgs, err := all(e.exec(e.ctx(), &sandbox.ExecRequest{App: "shop", Command: []string{"/bin/guest", command, "9"}}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			said := ""
+			for _, m := range msgs {
+				said += m.Note
+			}
+			if last := msgs[len(msgs)-1]; said != want || *last.ExitCode != 137 || (last.Reason == sandbox.EndReasonOOM) != (want != "") {
+				t.Errorf("%s: %q, %+v", command, said, last)
+			}
+		}
+	})
 	t.Run("environment", func(t *testing.T) {
 		got, err := e.result(e.exec(e.ctx(), &sandbox.ExecRequest{
 			Sandbox: sb.GetID(), Command: []string{"/bin/guest", "env"}, Env: map[string]string{"A": "1", "B": "x=y"},

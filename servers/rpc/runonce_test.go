@@ -210,8 +210,10 @@ func TestRunOnceSaysWhyItEnded(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"out of memory": {func(r *sandbox.RunOnceRequest) { r.Sandbox.MemoryBytes = ptr(int64(64 << 20)) }, []string{"memory", "100"}, "used more than its limit of 64 MiB memory"},
-		"ttl":           {func(r *sandbox.RunOnceRequest) { r.Sandbox.TTL = ptr(time.Second) }, []string{"stub"}, "time to live of 1s"},
+		"out of memory": {func(r *sandbox.RunOnceRequest) { r.Sandbox.MemoryBytes = ptr(int64(64 << 20)) }, []string{"memory", "100"}, "killed: out of memory: the limit of its sandbox is 64 MiB: make it with a larger --memory"},
+		// The kernel ends the program alone, and the sandbox goes on.
+		"program out of memory": {nil, []string{"mapped"}, "killed: out of memory: the limit of its sandbox is 512 MiB"},
+		"ttl":                   {func(r *sandbox.RunOnceRequest) { r.Sandbox.TTL = ptr(time.Second) }, []string{"stub"}, "time to live of 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			st := e.once(e.ctx(), tc.change, tc.args...)

@@ -37,8 +37,9 @@ type process struct {
 	cancel   context.CancelFunc
 	stdout   *unread
 	stderr   *unread
-	ended    chan struct{} // closed when code and err are set
+	ended    chan struct{} // closed when code, reason and err are set
 	code     int
+	reason   sandbox.EndReason
 	err      error
 	once     sync.Once
 	sendMu   sync.Mutex
@@ -75,7 +76,7 @@ func (p *process) receive() {
 		case len(m.Stderr) > 0:
 			p.stderr.add(m.Stderr, opt.Value(m.Offset))
 		case m.ExitCode != nil:
-			p.code = int(*m.ExitCode)
+			p.code, p.reason = int(*m.ExitCode), m.Reason
 			return
 		}
 	}
@@ -139,6 +140,16 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 		return p.code, p.err
 	case <-ctx.Done():
 		return 0, errs.New(errs.ClassOf(ctx.Err()), "wait for the process: %w", ctx.Err())
+	}
+}
+
+// Reason implements sandboxes.Process.
+func (p *process) Reason() sandbox.EndReason {
+	select {
+	case <-p.ended:
+		return p.reason
+	default:
+		return ""
 	}
 }
 

@@ -112,7 +112,7 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 		resp.Components = append(resp.Components, c)
 	}
 	if f.trust.Path() != "" {
-		c := server.ComponentStatus{Name: "trust rules", Health: server.HealthOk}
+		c := server.ComponentStatus{Name: trustRules, Health: server.HealthOk}
 		if err := f.trust.Err(); err != nil {
 			c.Health, c.Message = server.HealthFailed, "the rules read before are in force: "+err.Error()
 		}
@@ -164,6 +164,9 @@ func (f *front) Stop(ctx context.Context, req *server.StopRequest) error {
 	return nil
 }
 
+// trustRules is the name of the rules of trust among the components.
+const trustRules = "trust rules"
+
 // Doctor checks the machine and the server.
 func (f *front) Doctor(ctx context.Context) (*server.DoctorResponse, error) {
 	st, err := f.Status(ctx)
@@ -177,6 +180,9 @@ func (f *front) Doctor(ctx context.Context) (*server.DoctorResponse, error) {
 		if c.Health != server.HealthOk {
 			k.Level, k.Found = server.CheckLevelFail, c.Message
 			k.Advice = "its log is in " + f.c.m.in.State("logs") + "; the server starts it again"
+			if c.Name == trustRules {
+				k.Advice = errs.HintOf(f.trust.Err())
+			}
 		}
 		resp.Checks = append(resp.Checks, k)
 	}

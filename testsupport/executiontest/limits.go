@@ -156,10 +156,18 @@ func testNetwork(t *testing.T, e *Env) {
 			}
 			return nil
 		})
-		ports, err := e.Driver.Listening(t.Context(), s.ID)
-		if err != nil || !slices.Equal(ports, []int{8081}) {
-			t.Errorf("Listening = %v, %v", ports, err)
+		local, err := e.Driver.Exec(t.Context(), s.ID, guest("serve", "8083", "127.0.0.1"))
+		if err != nil {
+			t.Fatal(err)
 		}
+		defer local.Close()
+		wait.NoError(t, "ports of all addresses and of the loopback address", func() error {
+			ports, err := e.Driver.Listening(t.Context(), s.ID)
+			if want := []execution.Listener{{Port: 8081}, {Port: 8083, Loopback: true}}; err == nil && !slices.Equal(ports, want) {
+				err = fmt.Errorf("%v instead of %v", ports, want)
+			}
+			return err
+		})
 		if out := e.Output(t, s.ID, guest("get", "http://localhost:8081/")); !strings.HasPrefix(out, "200 OK\n") {
 			t.Errorf("from inside: %q", out)
 		}

@@ -972,6 +972,9 @@ type CommandResult struct {
 	// ID Id of a command in the background, of which nothing else is known yet.
 	ID *string `json:"id,omitempty"`
 
+	// Reason Why it was ended from outside: oom, ttl, idle, user; absent: it was not, as far as that is known.
+	Reason *string `json:"reason,omitempty"`
+
 	// Stderr Error output. Bytes that are not UTF-8 are replaced.
 	Stderr string `json:"stderr"`
 
@@ -1413,6 +1416,9 @@ type EgressRecord struct {
 type EndEvent struct {
 	// ExitCode Exit code; 128+n for signal n.
 	ExitCode int64 `json:"exit_code"`
+
+	// Reason Why it was ended from outside: oom, ttl, idle, user; absent: it was not, as far as that is known.
+	Reason *string `json:"reason,omitempty"`
 }
 
 // EntityKind defines model for EntityKind.

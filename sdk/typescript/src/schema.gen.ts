@@ -2051,6 +2051,8 @@ export interface components {
             exit_code?: number;
             /** @description Id of a command in the background, of which nothing else is known yet. */
             id?: string;
+            /** @description Why it was ended from outside: oom, ttl, idle, user; absent: it was not, as far as that is known. */
+            reason?: string;
             /** @description Error output. Bytes that are not UTF-8 are replaced. */
             stderr: string;
             /** @description Output. Bytes that are not UTF-8 are replaced. */
@@ -2476,6 +2478,8 @@ export interface components {
              * @description Exit code; 128+n for signal n.
              */
             exit_code: number;
+            /** @description Why it was ended from outside: oom, ttl, idle, user; absent: it was not, as far as that is known. */
+            reason?: string;
         };
         EntityKind: {
             /** @description What it is. */

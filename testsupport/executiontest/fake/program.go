@@ -58,6 +58,7 @@ var programs = map[string]mock.Program{
 	"forks":  forks,
 	"spin":   spin,
 	"serve":  serve,
+	"mapped": func(p *mock.Guest) int { return p.OOMKill() },
 	"dial":   dial,
 	"get":    get,
 	"write":  write,
@@ -202,7 +203,8 @@ func serve(p *mock.Guest) int {
 	port := number(p, 2, 8080)
 	c := closed(func() error { return nil })
 	ended := make(chan int, 1)
-	if address := p.Address(); address != "" {
+	local := len(p.Args) > 3 && p.Args[3] == "127.0.0.1"
+	if address := p.Address(); address != "" && !local {
 		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 		if err != nil {
 			return fail(p, err.Error())
@@ -216,7 +218,11 @@ func serve(p *mock.Guest) int {
 		go srv.Serve(l)
 		c = srv.Close
 	}
-	p.Listen(port, c)
+	if local {
+		p.ListenLocal(port)
+	} else {
+		p.Listen(port, c)
+	}
 	fmt.Fprintln(p.Stdout, "serving", port)
 	select {
 	case code := <-ended:

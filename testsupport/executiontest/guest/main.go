@@ -232,16 +232,19 @@ func spin(args []string) int {
 	return 0
 }
 
-// serve PORT answers every request; /crash ends it, /big?n=N sends N bytes.
+// serve PORT [ADDRESS] answers every request, on all addresses or on one; /crash ends it.
 func serve(args []string) int {
-	port := number(args, 0, 8080)
+	port, address := number(args, 0, 8080), ""
+	if len(args) > 1 {
+		address = args[1]
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello", r.URL.Path) })
 	mux.HandleFunc("/crash", func(http.ResponseWriter, *http.Request) { os.Exit(3) })
 	mux.HandleFunc("/discard", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	mux.HandleFunc("/zeros", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) })
 	fmt.Println("serving", port)
-	return fail(http.ListenAndServe(fmt.Sprintf(":%d", port), mux))
+	return fail(http.ListenAndServe(net.JoinHostPort(address, strconv.Itoa(port)), mux))
 }
 
 // dial ADDRESS prints whether a TCP connection can be made.

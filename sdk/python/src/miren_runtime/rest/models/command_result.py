@@ -20,6 +20,8 @@ class CommandResult:
     """ Exit code; 128+n for signal n, 124 if the time was over. """
     id: str | Unset = UNSET
     """ Id of a command in the background, of which nothing else is known yet. """
+    reason: str | Unset = UNSET
+    """ Why it was ended from outside: oom, ttl, idle, user; absent: it was not, as far as that is known. """
     timed_out: bool | Unset = UNSET
     """ Its time was over. """
     truncated: bool | Unset = UNSET
@@ -33,6 +35,8 @@ class CommandResult:
         exit_code = self.exit_code
 
         id = self.id
+
+        reason = self.reason
 
         timed_out = self.timed_out
 
@@ -50,6 +54,8 @@ class CommandResult:
             field_dict["exit_code"] = exit_code
         if id is not UNSET:
             field_dict["id"] = id
+        if reason is not UNSET:
+            field_dict["reason"] = reason
         if timed_out is not UNSET:
             field_dict["timed_out"] = timed_out
         if truncated is not UNSET:
@@ -68,6 +74,8 @@ class CommandResult:
 
         id = d.pop("id", UNSET)
 
+        reason = d.pop("reason", UNSET)
+
         timed_out = d.pop("timed_out", UNSET)
 
         truncated = d.pop("truncated", UNSET)
@@ -77,6 +85,7 @@ class CommandResult:
             stdout=stdout,
             exit_code=exit_code,
             id=id,
+            reason=reason,
             timed_out=timed_out,
             truncated=truncated,
         )
