@@ -79,7 +79,7 @@ func (h *Hub) checkLog(id string, before unix.Timespec) (unix.Timespec, error) {
 	for _, n := range names {
 		var f unix.Stat_t
 		if unix.Fstatat(int(dir.Fd()), n, &f, unix.AT_SYMLINK_NOFOLLOW) == nil { // otherwise the file is gone
-			sum += f.Blocks * 512
+			sum += weight(&f)
 			sound = sound && f.Mode&unix.S_IFMT == unix.S_IFREG
 		}
 	}
@@ -99,6 +99,14 @@ func (h *Hub) checkLog(id string, before unix.Timespec) (unix.Timespec, error) {
 	h.c.Logger.Warn("a log takes more space than its agent uses; ending the sandbox", "sandbox", id, "bytes", sum, "files", len(names))
 	h.c.Exceeded(id)
 	return changed, h.cutLog(id, bound)
+}
+
+// weight returns how many bytes a file counts: a hole takes no space, but readers read it.
+func weight(st *unix.Stat_t) int64 {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return st.Blocks * 512
+	}
+	return min(max(st.Blocks*512, st.Size), 1<<50) // so that the sum of all files fits
 }
 
 // logBound returns how many bytes the log of id may take: more than its agent
@@ -154,7 +162,7 @@ func (h *Hub) cutLog(id string, bound int64) error {
 		if unix.Lstat(filepath.Join(dir, e.Name()), &st) != nil {
 			continue // gone
 		}
-		size := st.Blocks * 512
+		size := weight(&st)
 		_, isSegment := agentproto.ParseSegmentName(e.Name())
 		isExit := e.Name() == agentproto.ExitName
 		if e.Type().IsRegular() && (isSegment && kept+size <= bound || isExit && size <= 2*agentproto.MaxExitFile) {

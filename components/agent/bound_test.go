@@ -51,6 +51,11 @@ func TestLogExceedsItsBound(t *testing.T) {
 		{"one large file", true, func(t *testing.T, spool string) {
 			write(t, create(t, filepath.Join(spool, agentproto.SegmentName(0))), 4)
 		}},
+		{"one sparse file", true, func(t *testing.T, spool string) {
+			if err := create(t, filepath.Join(spool, agentproto.SegmentName(0))).Truncate(1 << 42); err != nil {
+				t.Fatal(err)
+			}
+		}},
 		{"another name", true, func(t *testing.T, spool string) { write(t, create(t, filepath.Join(spool, "x")), 4) }},
 		{"many files", true, func(t *testing.T, spool string) {
 			for i := range 300 {

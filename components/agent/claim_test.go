@@ -86,8 +86,17 @@ type peer struct {
 // newPeer returns one that has been accepted.
 func newPeer(t *testing.T) *peer {
 	t.Helper()
+	return newPeerOf(t, agentproto.Heartbeat)
+}
+
+// newPeerOf is newPeer for a hub with another heartbeat.
+func newPeerOf(t *testing.T, heartbeat time.Duration) *peer {
+	t.Helper()
 	need.Root(t)
-	config := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir()}
+	config := agent.HubConfig{
+		Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir(),
+		Heartbeat: heartbeat,
+	}
 	p := &peer{t: t, hub: agent.NewHub(config)}
 	t.Cleanup(func() { p.hub.Close() })
 	g, err := p.hub.Prepare(id, agent.GuestConfig{})

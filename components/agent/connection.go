@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,12 +36,35 @@ type connection struct {
 	over  bool
 }
 
+// timedConn fails a write of which its peer reads nothing for some time. An agent can send heartbeats and read nothing;
+// without the bound every caller would wait for it, whatever the caller's context says.
+type timedConn struct {
+	net.Conn
+	limit time.Duration
+}
+
+// writePart is how much of a write the peer must read within the limit, in bytes.
+const writePart = 64 << 10
+
+func (c timedConn) Write(b []byte) (n int, err error) {
+	for part := range slices.Chunk(b, writePart) {
+		if err := c.SetWriteDeadline(time.Now().Add(c.limit)); err != nil {
+			return n, err
+		}
+		m, err := c.Conn.Write(part)
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
 // greet performs the handshake; it returns the connection and the state of the
 // main process.
 func greet(c *Conn, nc net.Conn) (*connection, agentproto.Main, error) {
 	_ = nc.SetDeadline(time.Now().Add(handshakeWithin)) // if this fails, so does the next read
 	s := &connection{
-		c: c, conn: nc, w: agentproto.NewWriter(nc), r: agentproto.NewReader(nc, agentproto.MaxFromAgent),
+		c: c, conn: nc, w: agentproto.NewWriter(timedConn{nc, c.hub.c.Heartbeat * agentproto.HeartbeatMisses}), r: agentproto.NewReader(nc, agentproto.MaxFromAgent),
 		done: make(chan struct{}), calls: map[uint64]chan agentproto.Reply{},
 	}
 	f, err := s.r.Read()

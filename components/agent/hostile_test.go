@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"runtime"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
@@ -138,5 +139,49 @@ func TestHostileLists(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.TotalAlloc) - int64(before.TotalAlloc); grown > 8<<20 {
 		t.Errorf("%d bytes were allocated", grown)
+	}
+}
+
+// A program in the agent's place may go on speaking and read nothing. The node then ends the connection: a caller that
+// gives up, and one whose input waits, get on.
+func TestAgentThatReadsNothing(t *testing.T) {
+	const heartbeat = 500 * time.Millisecond
+	p := newPeerOf(t, heartbeat)
+	conn, err := p.hub.Conn(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			f, err := p.r.Read()
+			if err != nil {
+				return
+			}
+			if f.Type == agentproto.TOpen {
+				p.send(agentproto.TOpened, f.ID, agentproto.Opened{})
+				break
+			}
+		}
+		for range time.Tick(heartbeat / 4) {
+			b := agentproto.AppendFrame(nil, agentproto.Frame{Type: agentproto.TPing, Payload: agentproto.Number(1).Append(nil)})
+			if _, err := p.c.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	x, err := conn.Exec(t.Context(), execution.ExecSpec{Command: []string{"cat"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, closed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := x.Stdin().Write(make([]byte, 4*agentproto.InWindow)) // more than the socket and the window hold
+		written <- err
+	}()
+	wait.For(t, "the end of the connection", func() bool { return !conn.Connected() }, wait.Within(20*heartbeat))
+	go func() { closed <- x.Close() }()
+	wait.Receive(t, "the end of the process for its caller", closed)
+	if err := wait.Receive(t, "the end of the input", written); err == nil {
+		t.Error("input that nobody read was written")
 	}
 }

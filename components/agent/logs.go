@@ -59,7 +59,7 @@ func (h *Hub) Logs(ctx context.Context, id string, q execution.LogQuery, line fu
 	r := &logReader{dir: dir, pos: q.Offset, line: line}
 	defer r.close()
 	if q.Tail > 0 {
-		if r.pos, err = tailOf(dir, q.Offset, q.Tail); err != nil {
+		if r.pos, err = tailOf(ctx, dir, q.Offset, q.Tail); err != nil {
 			return err
 		}
 	}
@@ -79,6 +79,15 @@ func (h *Hub) Logs(ctx context.Context, id string, q execution.LogQuery, line fu
 		case <-t.C:
 		}
 	}
+}
+
+// checkSegment fails for a size that no agent's segment has. One that the guest has made of a hole costs it nothing,
+// and takes for ever to read.
+func checkSegment(name string, size int64) error {
+	if size > agentproto.MaxSegment {
+		return errs.New(errs.Corrupt, "%s in the log directory has %d bytes, which is more than %d", name, size, agentproto.MaxSegment)
+	}
+	return nil
 }
 
 // logReader reads a spool forward.
@@ -111,6 +120,9 @@ func (r *logReader) readAll(ctx context.Context) error {
 				return errs.Wrap(err, "stat log")
 			}
 			if st.Size > r.size {
+				if err := checkSegment(r.seg.name, st.Size); err != nil {
+					return err
+				}
 				r.size = st.Size
 				if err := r.readSegment(ctx); err != nil {
 					return err
@@ -243,13 +255,16 @@ func (r *logReader) release() error {
 
 // tailOf returns the offset before the last n records that begin at from or
 // later.
-func tailOf(dir *os.File, from int64, n int) (int64, error) {
+func tailOf(ctx context.Context, dir *os.File, from int64, n int) (int64, error) {
 	list, err := segments(dir)
 	if err != nil {
 		return 0, err
 	}
 	buf := make([]byte, 64<<10)
 	for i := len(list) - 1; i >= 0; i-- {
+		if err := ctx.Err(); err != nil {
+			return 0, errs.Wrap(err, "read log")
+		}
 		s := list[i]
 		f, size, err := openGuestFile(dir, s.name)
 		if errors.Is(err, os.ErrNotExist) {
@@ -258,7 +273,10 @@ func tailOf(dir *os.File, from int64, n int) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		pos, left, err := tailSegment(f, size, n, buf)
+		pos, left := int64(0), 0
+		if err = checkSegment(s.name, size); err == nil {
+			pos, left, err = tailSegment(f, size, n, buf)
+		}
 		f.Close()
 		if err != nil {
 			return 0, err

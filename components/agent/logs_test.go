@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -200,5 +202,59 @@ func TestHostileLogs(t *testing.T) {
 	must(os.WriteFile(filepath.Join(spool, "exit"), []byte("exit 1000 signal 0 at 0 message \"\"\n"), 0o600))
 	if x, err := hub.Exit(id); err != nil || x.Cause != execution.CauseCrash {
 		t.Errorf("exit record: %+v %v", x, err)
+	}
+}
+
+// Names and sizes of segments are their writer's: a log ends all the same, and is read in a time that its bound sets.
+func TestHostileSegments(t *testing.T) {
+	need.Root(t)
+	for _, c := range []struct {
+		name     string
+		segments map[int64]string
+		sparse   int64 // size of the last segment
+		want     string
+		class    errs.Class
+	}{
+		{"an offset beyond all others", map[int64]string{0: "1 o. one\n", math.MaxInt64 - 3: "2 o. two\n"}, 0, "one;", ""},
+		{"a large hole", map[int64]string{0: "1 o. one\n", 9: ""}, 1 << 42, "one;", errs.Corrupt},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir()}
+			hub := agent.NewHub(h)
+			defer hub.Close()
+			if _, err := hub.Prepare(id, agent.GuestConfig{}); err != nil {
+				t.Fatal(err)
+			}
+			for at, text := range c.segments {
+				path := filepath.Join(h.LogDir, id, "spool", agentproto.SegmentName(at))
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if text == "" {
+					if err := os.Truncate(path, c.sparse); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			var got strings.Builder
+			err := hub.Logs(ctx, id, execution.LogQuery{}, func(l execution.LogLine) error {
+				if got.WriteString(l.Text + ";"); got.Len() > 100 {
+					return io.ErrShortBuffer
+				}
+				return nil
+			})
+			if got.String() != c.want || c.class == "" && err != nil || c.class != "" && !errs.Is(err, c.class) {
+				t.Errorf("%q, %v; want %q", got.String(), err, c.want)
+			}
+			done := make(chan error, 1)
+			go func() {
+				done <- hub.Logs(ctx, id, execution.LogQuery{Tail: 3}, func(execution.LogLine) error { return nil })
+			}()
+			if err := wait.Receive(t, "the end of the log", done, wait.Within(20*time.Second)); c.class == "" && err != nil || c.class != "" && !errs.Is(err, c.class) {
+				t.Errorf("the last lines: %v", err)
+			}
+		})
 	}
 }

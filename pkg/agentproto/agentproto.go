@@ -64,6 +64,8 @@ const (
 	MaxLine = 64 << 10
 	// DefaultLogBytes bounds a log whose configuration sets no bound.
 	DefaultLogBytes = 64 << 20
+	// MaxSegment bounds a segment of a log, in bytes: an agent begins the next one long before.
+	MaxSegment = DefaultLogBytes
 )
 
 // Paths in the guest.

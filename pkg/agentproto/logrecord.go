@@ -23,14 +23,14 @@ import (
 // SegmentName returns the file name of the segment that begins at offset.
 func SegmentName(offset int64) string { return fmt.Sprintf("%016x.log", offset) }
 
-// ParseSegmentName is the reverse of SegmentName.
+// ParseSegmentName is the reverse of SegmentName. Offsets are those of the protocol, so that a sum with a size fits.
 func ParseSegmentName(name string) (offset int64, ok bool) {
 	hex, ok := strings.CutSuffix(name, ".log")
 	if !ok || len(hex) != 16 {
 		return 0, false
 	}
 	v, err := strconv.ParseInt(hex, 16, 64)
-	return v, err == nil && v >= 0 && SegmentName(v) == name
+	return v, err == nil && v >= 0 && v <= 1<<62 && SegmentName(v) == name
 }
 
 // Record is one record of a log.

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"crypto/tls"
 	"net"
 	"path/filepath"
@@ -146,4 +147,34 @@ func TestConnectionLimitsAreChecked(t *testing.T) {
 	if _, err := NewServer(ServerOptions{TLS: cfg, Conns: ConnLimits{Local: -1}}); !errs.Is(err, errs.InvalidArgument) {
 		t.Error(err)
 	}
+}
+
+// TestStrangerThatReadsNothing: a stranger who sends and reads nothing has the server keep few of the answers.
+func TestStrangerThatReadsNothing(t *testing.T) {
+	r, _ := newClassFixture(t, ConnLimits{AnonymousIdle: time.Hour})
+	cfg := r.pki.client(t, "")
+	cfg.NextProtos = []string{alpn}
+	nc, err := tls.Dial("tcp", r.target, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Write(appendHello(nil, Limits{}.withDefaults().hello())); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the connection", func() bool { return r.inClass(classAnonymous) == 1 })
+	pings := bytes.Repeat(frame(header{typ: framePing}, make([]byte, 8)), 1<<12)
+	sent := 0
+	for err == nil && sent < 32<<20 { // less than a peer with an identity may leave unread; buffers of sockets hold some of it
+		var n int
+		n, err = nc.Write(pings)
+		sent += n
+	}
+	if err == nil {
+		t.Errorf("the server keeps the answers to %d bytes", sent)
+	}
+	wait.For(t, "the end of the connection", func() bool { return r.inClass(classAnonymous) == 0 })
 }

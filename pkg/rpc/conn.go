@@ -22,9 +22,6 @@ const (
 	// bulkHigh is how many bytes may wait in the write buffer before DATA
 	// waits. Calls, replies and control frames do not wait, and so overtake it.
 	bulkHigh = 128 << 10
-	// maxBacklog ends a connection whose peer leaves this many bytes of replies
-	// unread.
-	maxBacklog = 64 << 20
 	// keepBuffer is the largest write buffer that is kept for reuse, in bytes.
 	keepBuffer = 256 << 10
 	// minChunk is the smallest DATA frame of a larger message that is worth
@@ -197,7 +194,7 @@ func (c *conn) appendLocked(h header, p1, p2 []byte) {
 	if c.err != nil {
 		return
 	}
-	if len(c.wbuf) > maxBacklog {
+	if len(c.wbuf) > c.lim.Backlog {
 		c.failLocked(errs.New(errs.Unavailable, "the peer does not read its answers"))
 		return
 	}

@@ -18,6 +18,7 @@ type Limits struct {
 	MaxStreamWindow int           // up to which the window of a fast reader grows; 2 MiB
 	Growth          int           // bytes by which all windows together grow; 32 MiB
 	Assembly        int           // bytes of messages larger than a frame that are assembled at a time; 64 MiB
+	Backlog         int           // bytes of replies and answers that the peer leaves unread, then this side gives it up; 64 MiB
 	KeepAlive       time.Duration // after this long without a frame this side sends a ping, after three it gives the peer up; 10 s
 	WriteTimeout    time.Duration // this side gives up a peer that reads nothing for this long; 30 s
 }
@@ -26,11 +27,12 @@ type Limits struct {
 const (
 	anonymousCalls   = 32
 	anonymousMessage = 64 << 10
+	anonymousBacklog = 2 << 20 // more than the replies to all calls at a time
 )
 
 func (l Limits) forNobody() Limits {
 	l.MaxCalls, l.MaxMessage = min(l.MaxCalls, anonymousCalls), min(l.MaxMessage, anonymousMessage)
-	l.Growth, l.Assembly = 0, 4*l.MaxMessage
+	l.Growth, l.Assembly, l.Backlog = 0, 4*l.MaxMessage, min(l.Backlog, anonymousBacklog)
 	return l
 }
 
@@ -46,6 +48,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.MaxStreamWindow, max(2<<20, l.StreamWindow))
 	def(&l.Growth, 32<<20)
 	def(&l.Assembly, max(64<<20, l.MaxMessage))
+	def(&l.Backlog, 64<<20)
 	if l.KeepAlive == 0 {
 		l.KeepAlive = 10 * time.Second
 	}
@@ -57,7 +60,7 @@ func (l Limits) withDefaults() Limits {
 
 func (l Limits) validate() error {
 	switch {
-	case l.MaxCalls < 1 || l.MaxMessage < 1 || l.Growth < 0 || l.KeepAlive < 0 || l.WriteTimeout < 0:
+	case l.MaxCalls < 1 || l.MaxMessage < 1 || l.Backlog < 1 || l.Growth < 0 || l.KeepAlive < 0 || l.WriteTimeout < 0:
 		return errs.New(errs.InvalidArgument, "rpc: limits must be positive")
 	case l.StreamWindow < minWindow || l.MaxStreamWindow < l.StreamWindow:
 		return errs.New(errs.InvalidArgument, "rpc: stream windows must be at least %d and at most the largest", minWindow)

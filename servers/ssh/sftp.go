@@ -353,6 +353,9 @@ func (d *directory) ListAt(to []os.FileInfo, _ int64) (int, error) {
 	if err != nil {
 		return 0, sftpError(err)
 	}
+	if len(resp.Files) > len(to) { // a hostile sandbox or runner may send any number
+		return 0, errs.New(errs.Unavailable, "the sandbox listed %d files of %s, not at most %d", len(resp.Files), d.path, len(to))
+	}
 	for i := range resp.Files {
 		to[i] = info{&resp.Files[i]}
 		d.last = resp.Files[i].Name
