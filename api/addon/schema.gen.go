@@ -197,6 +197,7 @@ func (x *AddonSpec) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "size_bytes", x.SizeBytes, 16777216)
 	schema.CheckMax(v, "size_bytes", x.SizeBytes, 17592186044416)
 	schema.CheckMin(v, "memory_bytes", x.MemoryBytes, 33554432)
+	schema.CheckMax(v, "memory_bytes", x.MemoryBytes, 17592186044416)
 	schema.CheckMin(v, "disk", x.Disk, 1)
 	schema.CheckMin(v, "credential", x.Credential, 1)
 }

@@ -798,6 +798,7 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "cpu_millis", x.CPUMillis, 10)
 	schema.CheckMax(v, "cpu_millis", x.CPUMillis, 1024000)
 	schema.CheckMin(v, "memory_bytes", x.MemoryBytes, 33554432)
+	schema.CheckMax(v, "memory_bytes", x.MemoryBytes, 17592186044416)
 	schema.CheckMin(v, "pids", x.PIDs, 1)
 	schema.CheckMax(v, "pids", x.PIDs, 65536)
 	for k := range x.Env {
@@ -958,6 +959,7 @@ func (x *Task) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "cpu_millis", x.CPUMillis, 10)
 	schema.CheckMax(v, "cpu_millis", x.CPUMillis, 1024000)
 	schema.CheckMin(v, "memory_bytes", x.MemoryBytes, 33554432)
+	schema.CheckMax(v, "memory_bytes", x.MemoryBytes, 17592186044416)
 	schema.CheckMin(v, "pids", x.PIDs, 1)
 	schema.CheckMax(v, "pids", x.PIDs, 65536)
 	for k := range x.Env {

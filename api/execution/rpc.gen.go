@@ -160,6 +160,7 @@ func (x *SubmitRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.MemoryBytes != nil {
 		schema.CheckMin(v, "memory_bytes", *x.MemoryBytes, 33554432)
+		schema.CheckMax(v, "memory_bytes", *x.MemoryBytes, 17592186044416)
 	}
 	if x.Network != "" {
 		schema.CheckEnum(v, "network", x.Network)

@@ -242,12 +242,14 @@ func (x *RunRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.MemoryBytes != nil {
 		schema.CheckMin(v, "memory_bytes", *x.MemoryBytes, 33554432)
+		schema.CheckMax(v, "memory_bytes", *x.MemoryBytes, 17592186044416)
 	}
 	if x.PIDs != nil {
 		schema.CheckMin(v, "pids", *x.PIDs, 1)
 	}
 	if x.DiskBytes != nil {
 		schema.CheckMin(v, "disk_bytes", *x.DiskBytes, 1048576)
+		schema.CheckMax(v, "disk_bytes", *x.DiskBytes, 17592186044416)
 	}
 	if x.DiskFiles != nil {
 		schema.CheckMin(v, "disk_files", *x.DiskFiles, 1024)
@@ -274,12 +276,15 @@ func (x *RunRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+		schema.CheckMax(v, "ttl", *x.TTL, 876000*time.Hour)
 	}
 	if x.ResumeTTL != nil {
 		schema.CheckMin(v, "resume_ttl", *x.ResumeTTL, 1*time.Second)
+		schema.CheckMax(v, "resume_ttl", *x.ResumeTTL, 876000*time.Hour)
 	}
 	if x.IdleTimeout != nil {
 		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
+		schema.CheckMax(v, "idle_timeout", *x.IdleTimeout, 876000*time.Hour)
 	}
 	if x.OnIdle != "" {
 		schema.CheckEnum(v, "on_idle", x.OnIdle)
@@ -930,9 +935,11 @@ func (x *BuildTemplateRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.MemoryBytes != nil {
 		schema.CheckMin(v, "memory_bytes", *x.MemoryBytes, 33554432)
+		schema.CheckMax(v, "memory_bytes", *x.MemoryBytes, 17592186044416)
 	}
 	if x.DiskBytes != nil {
 		schema.CheckMin(v, "disk_bytes", *x.DiskBytes, 1048576)
+		schema.CheckMax(v, "disk_bytes", *x.DiskBytes, 17592186044416)
 	}
 	if x.Capabilities != "" {
 		schema.CheckEnum(v, "capabilities", x.Capabilities)
@@ -1533,12 +1540,15 @@ func (x *ForkRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+		schema.CheckMax(v, "ttl", *x.TTL, 876000*time.Hour)
 	}
 	if x.ResumeTTL != nil {
 		schema.CheckMin(v, "resume_ttl", *x.ResumeTTL, 1*time.Second)
+		schema.CheckMax(v, "resume_ttl", *x.ResumeTTL, 876000*time.Hour)
 	}
 	if x.IdleTimeout != nil {
 		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
+		schema.CheckMax(v, "idle_timeout", *x.IdleTimeout, 876000*time.Hour)
 	}
 	if x.OnIdle != "" {
 		schema.CheckEnum(v, "on_idle", x.OnIdle)
@@ -1716,6 +1726,7 @@ func (x *ExtendRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+		schema.CheckMax(v, "ttl", *x.TTL, 876000*time.Hour)
 	}
 }
 
@@ -1747,6 +1758,7 @@ func (x *IdleRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.IdleTimeout != nil {
 		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
+		schema.CheckMax(v, "idle_timeout", *x.IdleTimeout, 876000*time.Hour)
 	}
 	if x.OnIdle != "" {
 		schema.CheckEnum(v, "on_idle", x.OnIdle)
@@ -1812,6 +1824,7 @@ func (x *CreatePreviewRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+		schema.CheckMax(v, "ttl", *x.TTL, 876000*time.Hour)
 	}
 }
 

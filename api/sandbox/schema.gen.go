@@ -58,6 +58,8 @@ const (
 	DefaultCPUMillis = 1000
 	// MinMemoryBytes: Least memory of a sandbox. (unit: bytes)
 	MinMemoryBytes = 33554432
+	// MaxMemoryBytes: Most memory of a sandbox. (unit: bytes)
+	MaxMemoryBytes = 17592186044416
 	// DefaultMemoryBytes: Memory of a sandbox. (unit: bytes)
 	DefaultMemoryBytes = 536870912
 	// OverheadBytes: Memory of the host that is reserved for a sandbox beside its limit: for
@@ -70,6 +72,8 @@ const (
 	DefaultPIDs = 1024
 	// MinDiskBytes: Least disk space of a sandbox. (unit: bytes)
 	MinDiskBytes = 1048576
+	// MaxDiskBytes: Most disk space of a sandbox. (unit: bytes)
+	MaxDiskBytes = 17592186044416
 	// MinDiskFiles: Least files of a sandbox.
 	MinDiskFiles = 1024
 	// DefaultDiskFiles: Files of a sandbox.
@@ -93,6 +97,8 @@ const (
 	DefaultBandwidthBytes = 125000000
 	// MinTTL: Shortest time to live of a sandbox.
 	MinTTL = 1 * time.Second
+	// MaxTTL: Longest time to live of a sandbox, 100 years.
+	MaxTTL = 876000 * time.Hour
 	// DefaultStopTimeout: Time between SIGTERM and SIGKILL.
 	DefaultStopTimeout = 10 * time.Second
 	// MaxStopTimeout: Longest time between SIGTERM and SIGKILL.
@@ -567,9 +573,11 @@ func (x *Resources) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "cpu_millis", x.CPUMillis, 10)
 	schema.CheckMax(v, "cpu_millis", x.CPUMillis, 1024000)
 	schema.CheckMin(v, "memory_bytes", x.MemoryBytes, 33554432)
+	schema.CheckMax(v, "memory_bytes", x.MemoryBytes, 17592186044416)
 	schema.CheckMin(v, "pids", x.PIDs, 1)
 	schema.CheckMax(v, "pids", x.PIDs, 65536)
 	schema.CheckMin(v, "disk_bytes", x.DiskBytes, 1048576)
+	schema.CheckMax(v, "disk_bytes", x.DiskBytes, 17592186044416)
 	schema.CheckMin(v, "disk_files", x.DiskFiles, 1024)
 	schema.CheckMin(v, "open_files", x.OpenFiles, 256)
 	schema.CheckMax(v, "open_files", x.OpenFiles, 1048576)

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/wait"
@@ -283,4 +285,21 @@ func TestServicesOnRunners(t *testing.T) {
 			t.Errorf("%s: %v", tc.app.Name, on)
 		}
 	}
+}
+
+// A sandbox whose memory and overhead together exceed an int64 would reserve less than nothing.
+func TestMemoryThatNoNodeHas(t *testing.T) {
+	f := setup(t)
+	s := sandbox.SandboxKind.New().(*sandbox.Sandbox)
+	s.Project, s.Spec.Template.Image = f.project, "img@sha256:0"
+	s.Spec.Template.Resources.MemoryBytes = math.MaxInt64
+	if err := entity.Create(t.Context(), f.store, s); !errs.Is(err, errs.InvalidArgument) {
+		_, memory := s.Reserved()
+		t.Errorf("the store took it, and it reserves %d bytes: %v", memory, err)
+	}
+
+	f.node("a", 2000, 4*gib)
+	most := f.sandbox(10, sandbox.MaxMemoryBytes)
+	f.run()
+	wait.For(f, "the largest one says why not", func() bool { return strings.Contains(f.get(most).Status.Message, "memory free") })
 }

@@ -154,6 +154,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"duration", "[services.web]\nhealth_deadline = \"soon\"\n", `"soon" is not a duration`, ""},
 		{"duration too short", "[services.web]\nhealth_deadline = \"1ms\"\n", "must be between 1s", ""},
 		{"memory", "[services.web]\nmemory = \"lots\"\n", "amount of memory", ""},
+		{"too much memory", "[services.web]\nmemory = 9223372036854775807\n", "at most 16384GiB", ""},
 		{"too little memory", "[services.web]\nmemory = \"1MB\"\n", "at least 32MiB", ""},
 		{"cpu", "[services.web]\ncpu = \"fast\"\n", "number of CPUs", ""},
 		{"too little cpu", "[services.web]\ncpu = 0\n", "between 0.01", ""},

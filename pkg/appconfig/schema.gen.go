@@ -87,6 +87,8 @@ const (
 	MaxCPUMillis = 1024000
 	// MinMemoryBytes: Least memory of a sandbox. (unit: bytes)
 	MinMemoryBytes = 33554432
+	// MaxMemoryBytes: Most memory of a sandbox. (unit: bytes)
+	MaxMemoryBytes = 17592186044416
 	// MaxPIDs: Most processes of a sandbox.
 	MaxPIDs = 65536
 	// MaxStopTimeout: Longest time between SIGTERM and SIGKILL.

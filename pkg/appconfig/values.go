@@ -246,6 +246,8 @@ func (p *parser) memory(to **int64) field {
 			p.fail(key, `%s must be an amount of memory such as "512MB" or "1GiB"`, key)
 		case n < MinMemoryBytes:
 			p.fail(key, "%s is %d bytes, but must be at least %dMiB", key, n, MinMemoryBytes>>20)
+		case n > MaxMemoryBytes:
+			p.fail(key, "%s is %d bytes, but may be at most %dGiB", key, n, MaxMemoryBytes>>30)
 		default:
 			*to = &n
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -40,6 +41,73 @@ func TestDurationsOfHeaders(t *testing.T) {
 		if got := duration(text, time.Second); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
+	}
+}
+
+// A time to live that no duration has must neither wrap around nor be taken.
+func TestTimeToLiveBeyondEveryDuration(t *testing.T) {
+	for _, seconds := range []int64{18446744075, 27670116111, math.MaxInt64} {
+		d := ttl(seconds)
+		if err := (&sandbox.ExtendRequest{Sandbox: "sb-aaaaaaaaaaaaaaaa", TTL: &d}).Validate(); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("%d seconds are taken as %s: %v", seconds, d, err)
+		}
+	}
+	d := ttl(365 * 24 * 3600)
+	if err := (&sandbox.ExtendRequest{Sandbox: "sb-aaaaaaaaaaaaaaaa", TTL: &d}).Validate(); err != nil || d != 365*24*time.Hour {
+		t.Errorf("a year is taken as %s: %v", d, err)
+	}
+}
+
+// What clients do not fetch of one sandbox has a bound, however long its paths are and however many
+// watches have ended.
+func TestUnfetchedEventsAreBounded(t *testing.T) {
+	v := &watcher{}
+	var bytes int
+	for e := (fileEvent{Name: strings.Repeat("x", 4000), Type: "EVENT_TYPE_CREATE"}); v.add(e) == nil; {
+		if bytes += len(e.Name); bytes > 2<<20 {
+			t.Fatal("a watcher keeps more than 2 MiB of paths")
+		}
+	}
+
+	var all watchers
+	ended := make(chan struct{})
+	close(ended)
+	for i := range 3 * maxWatchersOf {
+		if err := all.add(fmt.Sprint(i), &watcher{sandbox: "sb-a", ended: ended}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := all.add("other", &watcher{sandbox: "sb-b", ended: ended}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(all.live); n > maxWatchersOf+1 || all.live["other"] == nil || all.live[fmt.Sprint(3*maxWatchersOf-1)] == nil {
+		t.Errorf("%d watchers whose watches have ended are kept", n)
+	}
+}
+
+// A sandbox that starts many short processes does not fill the memory of the server with their ends.
+func TestEndedProcessesAreBounded(t *testing.T) {
+	s := newServer(t)
+	const many = 1000
+	var last *process
+	for pid := range int64(many) {
+		last = &process{config: processConfig{Cmd: "true"}, followers: map[*follower]struct{}{}}
+		key := processKey{"sb-a", pid}
+		s.processes.add(key, last)
+		s.end(key, last, &processEvent{End: endOf(0)}, nil)
+	}
+	if n := len(s.processes.live); n >= many {
+		t.Errorf("the server keeps the ends of %d processes of a sandbox", n)
+	}
+	if last.config.Cmd != "" {
+		t.Error("the server keeps the command of a process that has ended")
+	}
+	first, newest := int64(0), int64(many-1)
+	if _, _, err := s.processes.find("sb-a", selector{PID: &first}); !errs.Is(err, errs.NotFound) {
+		t.Errorf("the first process: %v", err)
+	}
+	if _, p, err := s.processes.find("sb-a", selector{PID: &newest}); err != nil || p != last {
+		t.Errorf("the newest process: %v", err)
 	}
 }
 

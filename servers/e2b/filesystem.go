@@ -322,6 +322,7 @@ type watcher struct {
 
 	mu     sync.Mutex
 	events []fileEvent
+	bytes  int // of the paths of events
 	failed error
 }
 
@@ -330,6 +331,7 @@ const (
 	maxWatchers   = 1000
 	maxWatchersOf = 100 // of a sandbox
 	maxEvents     = 10_000
+	maxEventBytes = 1 << 20 // of the paths of the events of a watcher
 )
 
 // add adds a watcher, in the place of those whose watch has ended if there are too many. ResourceExhausted
@@ -337,14 +339,10 @@ const (
 func (t *watchers) add(name string, v *watcher) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.live) >= maxWatchers {
-		maps.DeleteFunc(t.live, func(_ string, w *watcher) bool { return w.hasEnded() })
-	}
-	of := 0
-	for _, w := range t.live {
-		if w.sandbox == v.sandbox && !w.hasEnded() {
-			of++
-		}
+	of := t.countLocked(v.sandbox)
+	if full := len(t.live) >= maxWatchers; full || of >= maxWatchersOf {
+		maps.DeleteFunc(t.live, func(_ string, w *watcher) bool { return (full || w.sandbox == v.sandbox) && w.hasEnded() })
+		of = t.countLocked(v.sandbox)
 	}
 	if len(t.live) >= maxWatchers || of >= maxWatchersOf {
 		return errs.New(errs.ResourceExhausted, "there are %d watchers already, %d of this sandbox: remove some", len(t.live), of)
@@ -354,6 +352,16 @@ func (t *watchers) add(name string, v *watcher) error {
 	}
 	t.live[name] = v
 	return nil
+}
+
+// countLocked returns the number of watchers of a sandbox. mu is held.
+func (t *watchers) countLocked(sid id.Sandbox) (n int) {
+	for _, w := range t.live {
+		if w.sandbox == sid {
+			n++
+		}
+	}
+	return n
 }
 
 func (v *watcher) hasEnded() bool {
@@ -400,10 +408,10 @@ func (s *Server) createWatcher(ctx context.Context, g *guest, q *pathRequest) (a
 func (v *watcher) add(e fileEvent) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.events) == maxEvents {
-		return errs.New(errs.ResourceExhausted, "%d changes were not fetched: list the directory, and watch again", maxEvents)
+	if len(v.events) == maxEvents || v.bytes+len(e.Name) > maxEventBytes {
+		return errs.New(errs.ResourceExhausted, "%d changes were not fetched: list the directory, and watch again", len(v.events))
 	}
-	v.events = append(v.events, e)
+	v.events, v.bytes = append(v.events, e), v.bytes+len(e.Name)
 	return nil
 }
 
@@ -435,7 +443,7 @@ func (s *Server) watcherEvents(_ context.Context, g *guest, q *watcherRequest) (
 		return nil, v.failed
 	}
 	events := append([]fileEvent{}, v.events...)
-	v.events = nil
+	v.events, v.bytes = nil, 0
 	return map[string]any{"events": events}, nil
 }
 

@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"encoding/base32"
+	"math"
 	"regexp"
 	"strings"
 	"time"
@@ -53,5 +54,7 @@ func metadataOf(labels map[string]string) map[string]string {
 }
 
 // ttl returns a time to live; E2B's clients may ask for none at all, which ends
-// the sandbox at once.
-func ttl(seconds int64) time.Duration { return time.Duration(max(1, seconds)) * time.Second }
+// the sandbox at once. RPC refuses one that is too long.
+func ttl(seconds int64) time.Duration {
+	return time.Duration(min(max(1, seconds), math.MaxInt64/int64(time.Second))) * time.Second
+}

@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,8 +14,12 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// keepEnd is how long the end of a process can be read after it.
-const keepEnd = time.Hour
+const (
+	// keepEnd is how long the end of a process can be read after it.
+	keepEnd = time.Hour
+	// maxEnds bounds the processes of a sandbox of which that is so: the latest ones.
+	maxEnds = 128
+)
 
 // processes are those that clients started. Each has a call of its own, so it
 // goes on when the client that started it is gone, and others may follow it. It is
@@ -24,6 +29,14 @@ type processes struct {
 	mu       sync.Mutex
 	live     map[processKey]*process
 	starting map[startKey]bool // starts under way
+	ended    map[id.Sandbox][]ended
+}
+
+// ended is a process that has ended.
+type ended struct {
+	key   processKey
+	p     *process
+	timer *time.Timer // after which it is forgotten
 }
 
 type execStream = rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]
@@ -34,8 +47,8 @@ type processKey struct {
 }
 
 type process struct {
-	id     string // in its sandbox
-	config processConfig
+	id     string        // in its sandbox
+	config processConfig // guarded by mu; empty when it has ended
 	tag    string
 	tty    bool
 	timer  *time.Timer // its time-out; nil: none
@@ -279,10 +292,10 @@ func (s *Server) end(key processKey, p *process, e *processEvent, failed error) 
 		p.timer.Stop()
 	}
 	p.mu.Lock()
-	p.ended, p.failed = e, failed
+	p.ended, p.failed, p.config = e, failed, processConfig{}
 	p.mu.Unlock()
 	p.leave(nil)
-	time.AfterFunc(keepEnd, func() { s.processes.remove(key, p) })
+	s.processes.end(key, p)
 }
 
 // leave ends what the followers get, with an error or with the end of the process.
@@ -305,11 +318,35 @@ func (s *Server) killed(sid id.Sandbox, code int64) error {
 	return s.gone(s.ctx, sid)
 }
 
+// end keeps a process that has ended for keepEnd, and forgets the one of its sandbox that ended
+// first if there are too many.
+func (t *processes) end(key processKey, p *process) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended == nil {
+		t.ended = map[id.Sandbox][]ended{}
+	}
+	timer := time.AfterFunc(keepEnd, func() { t.remove(key, p) })
+	t.ended[key.sandbox] = append(t.ended[key.sandbox], ended{key, p, timer})
+	if all := t.ended[key.sandbox]; len(all) > maxEnds {
+		all[0].timer.Stop()
+		t.removeLocked(all[0].key, all[0].p)
+	}
+}
+
 func (t *processes) remove(key processKey, p *process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.removeLocked(key, p)
+}
+
+func (t *processes) removeLocked(key processKey, p *process) {
 	if t.live[key] == p {
 		delete(t.live, key)
+	}
+	t.ended[key.sandbox] = slices.DeleteFunc(t.ended[key.sandbox], func(e ended) bool { return e.p == p })
+	if len(t.ended[key.sandbox]) == 0 {
+		delete(t.ended, key.sandbox)
 	}
 }
 
@@ -451,17 +488,23 @@ func (s *Server) listProcesses(_ context.Context, g *guest, _ *struct{}) (any, e
 	s.processes.mu.Lock()
 	defer s.processes.mu.Unlock()
 	for key, p := range s.processes.live {
-		if key.sandbox == g.sb.GetID() && p.runs() {
-			list = append(list, processInfo{key.pid, p.tag, p.config})
+		if config, runs := p.state(); runs && key.sandbox == g.sb.GetID() {
+			list = append(list, processInfo{key.pid, p.tag, config})
 		}
 	}
 	return map[string]any{"processes": list}, nil
 }
 
 func (p *process) runs() bool {
+	_, runs := p.state()
+	return runs
+}
+
+// state returns how a process was started, and whether it runs.
+func (p *process) state() (_ processConfig, runs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ended == nil && p.failed == nil
+	return p.config, p.ended == nil && p.failed == nil
 }
 
 // input sends something to a process that runs.
