@@ -165,13 +165,19 @@ func cleanPath(p string) string {
 
 // evades reports whether the app may take a request for one of a route that restricts access,
 // though another route has it: apps differ in what they make of dot segments, empty segments and
-// backslashes.
+// backslashes, and some read //host/path as a URL.
 func (x *exchange) evades(t *table, host string, tg *target) bool {
 	p := x.r.URL.Path
 	if !strings.Contains(p, `\`) && cleanPath(p) == p {
 		return false
 	}
-	for _, as := range []string{p, path.Clean("/" + strings.ReplaceAll(p, `\`, "/"))} {
+	slashed := strings.ReplaceAll(p, `\`, "/")
+	readings := []string{p, path.Clean("/" + slashed)}
+	if strings.HasPrefix(slashed, "//") {
+		_, rest, _ := strings.Cut(strings.TrimLeft(slashed, "/"), "/")
+		readings = append(readings, path.Clean("/"+rest))
+	}
+	for _, as := range readings {
 		if o := t.match(host, as, x.in.cfg.LocalDomains); o != nil && o.gate != tg.gate && o.gate.restricts() {
 			return true
 		}

@@ -163,6 +163,7 @@ func TestRouteGateAgainstApps(t *testing.T) {
 	for path, want := range map[string]int{
 		"/admin/..": 400, "/admin/x/../../y": 400, "/admin/%2e%2e/y": 400, "/admin/..%2fy": 400, `/x\..\admin`: 400, `/\admin`: 400,
 		"/x/../admin": 403, "//admin": 403, "/x/../y": 200, "//y": 200, `/a\b`: 200,
+		"//x/admin": 400, "///x/admin/y": 400, `/\x/admin`: 400, "//x/y": 200, "http:http://x/admin": 400, "http:/admin": 403,
 	} {
 		if got := get(path); got != want {
 			t.Errorf("%s beside a closed /admin: %d, want %d", path, got, want)

@@ -178,6 +178,7 @@ func TestMalformedHeads(t *testing.T) {
 			{"a space in the method", head("GET /admin", testHost, "/"), ""},
 			{"a space in the path", head("GET", testHost, "/admin HTTP/1.1?x="), ""},
 			{"a fragment", head("GET", testHost, "/admin#x"), ""},
+			{"a path that is a URL of another form", head("GET", testHost, "http:http://"+testHost+"/admin"), ""},
 			{"a space in the host", head("GET", testHost+":1 x", "/"), ""},
 			{"two hosts", head("GET", testHost, "/", field{"host", "other.example.com"}), ""},
 		} {

@@ -45,14 +45,14 @@ func claimed(name string) bool {
 
 // wellFormed reports whether the sandbox reads in the head what the ingress has judged. net/http
 // checks that of HTTP/1.1, but lets spaces and a second host through in one of HTTP/2, and fragments
-// in every one.
+// and URLs without a path (http:http://host/admin) in every one.
 func wellFormed(r *http.Request) bool {
 	for _, h := range r.Header["Host"] {
 		if !strings.EqualFold(h, r.Host) {
 			return false
 		}
 	}
-	return httpguts.ValidHeaderFieldName(r.Method) && httpguts.ValidHostHeader(r.Host) && !strings.ContainsAny(r.RequestURI, " #")
+	return httpguts.ValidHeaderFieldName(r.Method) && httpguts.ValidHostHeader(r.Host) && r.URL.Opaque == "" && !strings.ContainsAny(r.RequestURI, " #")
 }
 
 // outgoing is a request in the form in which it is sent to a sandbox.
