@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/domain/addons"
 	"miren.dev/runtime/entity"
 )
 
@@ -56,7 +57,11 @@ func (r *rollout) takeBack(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("the version before: %w", entity.AsConflict(err))
 		}
-		r.app.Spec.Env, r.app.Spec.Secrets = prev.Spec.Env, prev.Spec.Secrets
+		secrets, err := addons.Current(ctx, r.Store, r.app, &prev.Spec)
+		if err != nil {
+			return err
+		}
+		r.app.Spec.Env, r.app.Spec.Secrets = prev.Spec.Env, secrets
 	}
 	if p := r.preview(); p != nil {
 		r.restorePreview(p)

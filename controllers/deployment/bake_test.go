@@ -1,13 +1,17 @@
 package deployment_test
 
 import (
-	"miren.dev/runtime/domain/apps"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/api/addon"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/addons"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 )
 
@@ -75,6 +79,56 @@ func TestBakeHolds(t *testing.T) {
 	e.succeed(d3)
 	if a := e.settled("shop"); a.Status.Active() != d3.Status.Version || running(d1) {
 		t.Errorf("%s serves, want %s alone", a.Status.Active(), d3.Status.Version)
+	}
+}
+
+// TestRollbackTakenBackAfterADetach: a rollback that fails gives the app what it had before, without the variables of
+// an addon that was detached since.
+func TestRollbackTakenBackAfterADetach(t *testing.T) {
+	e := newEnv(t)
+	stop := e.control(e.store)
+	e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	a := e.settled("shop")
+	x := addon.NewAddon()
+	x.Project, x.Name, x.Spec.Engine, x.Spec.Version = a.Project, "cache", addon.EngineValkey, "8"
+	if err := entity.Create(t.Context(), e.store, x); err != nil {
+		t.Fatal(err)
+	}
+	attached := addons.NewAttachment(x, a, "")
+	if err := entity.Create(t.Context(), e.store, attached); err != nil {
+		t.Fatal(err)
+	}
+	set := func(c apps.EnvChange) {
+		t.Helper()
+		d, _, err := e.apps.SetEnv(t.Context(), "", "shop", c, apps.DeployRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d != nil {
+			e.succeed(d)
+			e.settled("shop")
+		}
+	}
+	set(apps.EnvChange{SetSecret: map[string]string{"REDIS_URL": "of cache", "OWN": "x"}, Deploy: true})
+	stop()
+	set(apps.EnvChange{Unset: []string{"REDIS_URL"}})
+	if err := entity.Delete(t.Context(), e.store, attached); err != nil {
+		t.Fatal(err)
+	}
+	e.bake = time.Hour
+	e.control(e.store)
+	d, err := e.apps.Rollback(t.Context(), "", "shop", "v1", apps.DeployRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.phase(d, app.DeploymentPhaseBaking)
+	if _, err := e.apps.Cancel(t.Context(), "", "shop"); err != nil {
+		t.Fatal(err)
+	}
+	e.phase(d, app.DeploymentPhaseCanceled)
+	secrets := e.settled("shop").Spec.Secrets
+	if _, has := secrets["OWN"]; !has || len(secrets) != 1 {
+		t.Errorf("after the rollback was taken back the app has %v", slices.Sorted(maps.Keys(secrets)))
 	}
 }
 
