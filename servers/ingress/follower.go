@@ -14,7 +14,6 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/certificate"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -28,7 +27,6 @@ type follower struct {
 	in        *Ingress
 	informers *informer.Set // nil: there is no store
 	apps      informer.Informer[app.App, *app.App]
-	versions  informer.Informer[app.AppVersion, *app.AppVersion]
 	routes    informer.Informer[app.Route, *app.Route]
 	tcp       informer.Informer[app.TCPRoute, *app.TCPRoute]
 	sandboxes informer.Informer[sandbox.Sandbox, *sandbox.Sandbox]
@@ -57,8 +55,7 @@ func newFollower(in *Ingress) *follower {
 	}
 	f.informers = informer.New(informer.Config{Reader: in.cfg.Reader, Logger: in.cfg.Logger})
 	f.apps, f.routes, f.sandboxes = informer.Of[app.App](f.informers), informer.Of[app.Route](f.informers), informer.Of[sandbox.Sandbox](f.informers)
-	f.tcp, f.versions = informer.Of[app.TCPRoute](f.informers), informer.Of[app.AppVersion](f.informers)
-	f.versions.Trim(trimVersion)
+	f.tcp = informer.Of[app.TCPRoute](f.informers)
 	f.sandboxes.Trim(trim)
 	f.sandboxes.AddIndex(serving, func(sb *sandbox.Sandbox) []string {
 		if _, ok := f.sandboxOf(sb); ok {
@@ -70,8 +67,7 @@ func newFollower(in *Ingress) *follower {
 	f.previews.AddIndex(bySandbox, func(p *sandbox.Preview) []string { return []string{string(p.Spec.Sandbox)} })
 	watch(f, f.previews, previewOf)
 	watch(f, f.sandboxes, f.guestOf)
-	watch(f, f.apps, f.appOf)
-	watch(f, f.versions, servicesOf)
+	watch(f, f.apps, appOf)
 	watch(f, f.routes, routeOf)
 	watch(f, f.tcp, tcpRouteOf)
 	f.routes.Handle(in.passwords.changed)
@@ -170,7 +166,7 @@ func (f *follower) run(ctx context.Context) error {
 // publish installs a table made from the entities.
 func (f *follower) publish(at schema.Token) {
 	s := &State{
-		Token: at, Node: f.in.cfg.Node, Apps: parts(f.apps.List(), f.appOf), Routes: parts(f.routes.List(), routeOf), TCP: parts(f.tcp.List(), tcpRouteOf),
+		Token: at, Node: f.in.cfg.Node, Apps: parts(f.apps.List(), appOf), Routes: parts(f.routes.List(), routeOf), TCP: parts(f.tcp.List(), tcpRouteOf),
 		Sandboxes: parts(f.sandboxes.ByIndex(serving, ""), f.sandboxOf), Previews: parts(f.previews.List(), previewOf),
 	}
 	seen := map[schema.ID]bool{}
@@ -205,27 +201,12 @@ func parts[P, T any](list []P, of func(P) (T, bool)) []T {
 // Each function returns the fields of an entity that the table uses, and
 // whether the table needs the entity.
 
-func (f *follower) appOf(a *app.App) (App, bool) {
+func appOf(a *app.App) (App, bool) {
 	o := App{ID: a.ID, Name: a.Name, Deploying: a.Status.ActiveDeployment != "", Away: away(a), Created: a.CreateRevision}
 	for _, t := range a.Status.Shares() {
-		sh := Share{Version: schema.ID(t.Version), Weight: t.Weight, Preview: t.Preview}
-		if v := f.versions.Get(sh.Version); v != nil {
-			sh.Services, _ = servicesOf(v)
-		}
-		o.Versions = append(o.Versions, sh)
+		o.Versions = append(o.Versions, Share{Version: schema.ID(t.Version), Weight: t.Weight, Preview: t.Preview})
 	}
 	return o, true
-}
-
-// servicesOf returns the names of the services that have a port; the list is never nil.
-func servicesOf(v *app.AppVersion) ([]string, bool) {
-	names := []string{}
-	for i := range v.Spec.Services {
-		if s := &v.Spec.Services[i]; apps.Port(s) != 0 {
-			names = append(names, s.Name)
-		}
-	}
-	return names, true
 }
 
 func routeOf(r *app.Route) (Route, bool) {
@@ -283,15 +264,6 @@ func trim(sb *sandbox.Sandbox) {
 	sb.Labels = nil
 	sb.Spec.Template = sandbox.SandboxTemplate{Ports: sb.Spec.Template.Ports}
 	sb.Status = sandbox.SandboxStatus{Phase: sb.Status.Phase, Ready: sb.Status.Ready, Address: sb.Status.Address}
-}
-
-// trimVersion removes the fields of a version that the table does not use.
-func trimVersion(v *app.AppVersion) {
-	v.Labels = nil
-	v.Spec = app.AppVersionSpec{Services: v.Spec.Services}
-	for i, s := range v.Spec.Services {
-		v.Spec.Services[i] = app.Service{Name: s.Name, Port: s.Port}
-	}
 }
 
 // httpPort returns the port named http, or else the first port.

@@ -97,14 +97,6 @@ func notDeployed(app string) *page {
 		Hint:   "If the app is yours: `r deploy` in its source folder puts it online.", retryAfter: 10}
 }
 
-// noService is the page for an app whose version has nothing to answer requests.
-func noService(app, service string) *page {
-	return &page{Status: http.StatusServiceUnavailable, Code: "no_service", Title: "This app takes no requests here",
-		Detail: "The version of " + strconv.Quote(app) + " that serves has no service " + strconv.Quote(service) + " with a port.",
-		Hint: "If the app is yours: `r app status` lists its services. Give it this one in app.toml, with a port (`[services." + service +
-			"]`, `port`), or route the host to another one (`r route set HOST --service NAME`)."}
-}
-
 // notReady is the page for a request that waited for too long. away reports that the server, which wakes apps, cannot be
 // reached.
 func notReady(app, service, waited string, away bool) *page {

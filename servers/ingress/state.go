@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/pkg/atomicfile"
@@ -46,14 +45,6 @@ type Share struct {
 	Version schema.ID `json:"version"`
 	Weight  int64     `json:"weight,omitempty"`
 	Preview string    `json:"preview,omitempty"` // a route of this preview leads to this version alone, which then has no share
-	// Services names those of the version that have a port; null: not known, as in the
-	// file of an earlier release.
-	Services []string `json:"services"`
-}
-
-// lacks reports whether a version is known to have no such service with a port.
-func (s Share) lacks(service string) bool {
-	return s.Services != nil && !slices.Contains(s.Services, service)
 }
 
 // Route maps a host and path to a service of an app.

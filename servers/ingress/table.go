@@ -39,7 +39,6 @@ type target struct {
 	service   string
 	version   schema.ID // the active one, or that of a preview
 	deploying bool
-	lacking   bool   // no version that serves has the service with a port: no sandbox will come
 	away      string // what the page of its maintenance says; empty: it has none
 	gate      *gate  // of the route; nil: it has no settings
 	closed    bool   // the host is none of the app's routes, of which one restricts access
@@ -148,10 +147,8 @@ func newTable(s *State, reg *registry) *table {
 		if version != "" {
 			tg.away = "" // maintenance is of the app's hosts
 			tg.groups = []group{{1, reached[key], remote[key], reg.load(key)}}
-			tg.lacking = slices.ContainsFunc(a.Versions, func(sh Share) bool { return sh.Version == version && sh.lacks(service) })
 			return tg
 		}
-		serves := 0 // versions that have the service, as far as is known
 		for _, sh := range a.Versions {
 			if sh.Preview != "" {
 				continue
@@ -162,12 +159,8 @@ func newTable(s *State, reg *registry) *table {
 			if sh.Weight > 0 {
 				key := serviceKey{aid, service, sh.Version}
 				tg.groups = append(tg.groups, group{sh.Weight, reached[key], remote[key], reg.load(key)})
-				if !sh.lacks(service) {
-					serves++
-				}
 			}
 		}
-		tg.lacking = len(tg.groups) > 0 && serves == 0
 		return tg
 	}
 

@@ -247,7 +247,7 @@ func (in *Ingress) serveTCP(c net.Conn, port int64) {
 		b, ld := r.target.pick(tried)
 		if b == nil {
 			retry := len(tried) > 0
-			if r.target.lacking || r.target.remote() || elsewhere > 0 && elsewhere == len(tried) {
+			if r.target.remote() || elsewhere > 0 && elsewhere == len(tried) {
 				return // no wait changes it
 			}
 			tried, elsewhere = tried[:0], 0
