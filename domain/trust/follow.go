@@ -89,11 +89,11 @@ func (r *Rules) useLocked(b []byte) error {
 // read returns the text of the file, which is not nil.
 func (r *Rules) read() ([]byte, error) {
 	f, err := os.Open(r.path)
-	if err != nil {
-		return nil, broken(r.path, "write it, or give api.trust_file the path of one", "%v", err)
+	var b []byte
+	if err == nil {
+		defer f.Close()
+		b, err = io.ReadAll(io.LimitReader(f, maxFile+1))
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	switch {
 	case err != nil:
 		return nil, broken(r.path, "write it, or give api.trust_file the path of one", "%v", err)
