@@ -54,14 +54,8 @@ func TestClaimDropsPrivileges(t *testing.T) {
 func TestOldAgentRefusesClaim(t *testing.T) {
 	p := newPeer(t)
 	go func() {
-		for {
-			f, err := p.r.Read()
-			if err != nil {
-				return
-			}
-			if f.Type == agentproto.TConfigure {
-				p.send(agentproto.TRefused, f.ID, agentproto.Refuse(f.Type))
-			}
+		for f, ok := p.await(agentproto.TConfigure); ok; f, ok = p.await(agentproto.TConfigure) {
+			p.send(agentproto.TRefused, f.ID, agentproto.Refuse(f.Type))
 		}
 	}()
 	began := time.Now()
@@ -81,6 +75,16 @@ type peer struct {
 	hub   *agent.Hub
 	c     net.Conn
 	r     *agentproto.Reader
+}
+
+// await drops frames up to the next one of a type. ok is false if the connection ends first.
+func (p *peer) await(wanted agentproto.Type) (f agentproto.Frame, ok bool) {
+	for {
+		f, err := p.r.Read()
+		if err != nil || f.Type == wanted {
+			return f, err == nil
+		}
+	}
 }
 
 // newPeer returns one that has been accepted.

@@ -69,14 +69,8 @@ func TestHostileAgent(t *testing.T) {
 			gone := make(chan struct{})
 			go func() {
 				defer close(gone)
-				for {
-					f, err := p.r.Read()
-					if err != nil {
-						return
-					}
-					if f.Type == agentproto.TOpen {
-						asked <- f.ID
-					}
+				for f, ok := p.await(agentproto.TOpen); ok; f, ok = p.await(agentproto.TOpen) {
+					asked <- f.ID
 				}
 			}()
 			conn, err := p.hub.Conn(t.Context(), id)
@@ -109,14 +103,7 @@ func TestHostileAgent(t *testing.T) {
 func TestHostileLists(t *testing.T) {
 	p := newPeer(t)
 	go func() {
-		for {
-			f, err := p.r.Read()
-			if err != nil {
-				return
-			}
-			if f.Type != agentproto.TOpen {
-				continue
-			}
+		for f, ok := p.await(agentproto.TOpen); ok; f, ok = p.await(agentproto.TOpen) {
 			p.send(agentproto.TDone, f.ID, agentproto.Done{Result: []byte{255, 255, 255, 255, 255, 255, 255, 255, 127, 0, 1}})
 		}
 	}()
@@ -152,16 +139,11 @@ func TestAgentThatReadsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		for {
-			f, err := p.r.Read()
-			if err != nil {
-				return
-			}
-			if f.Type == agentproto.TOpen {
-				p.send(agentproto.TOpened, f.ID, agentproto.Opened{})
-				break
-			}
+		f, ok := p.await(agentproto.TOpen)
+		if !ok {
+			return
 		}
+		p.send(agentproto.TOpened, f.ID, agentproto.Opened{})
 		for range time.Tick(heartbeat / 4) {
 			b := agentproto.AppendFrame(nil, agentproto.Frame{Type: agentproto.TPing, Payload: agentproto.Number(1).Append(nil)})
 			if _, err := p.c.Write(b); err != nil {

@@ -301,10 +301,8 @@ func TestMainThatEndsBeforeTheAnswer(t *testing.T) {
 		}
 		started := make(chan error, 1)
 		go func() { started <- conn.StartMain(t.Context()) }()
-		for f := (agentproto.Frame{}); f.Type != agentproto.TStartMain; {
-			if f, err = p.r.Read(); err != nil {
-				t.Fatal(err)
-			}
+		if _, ok := p.await(agentproto.TStartMain); !ok {
+			t.Fatal("the connection ended before the main process was started")
 		}
 		if recorded {
 			record := agentproto.AppendExitFile(nil, agentproto.Exit{Code: 3, At: 1})

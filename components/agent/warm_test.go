@@ -60,14 +60,8 @@ func TestWarmLeavesNoTrace(t *testing.T) {
 func TestOldAgentRefusesWarm(t *testing.T) {
 	p := newPeer(t)
 	go func() {
-		for {
-			f, err := p.r.Read()
-			if err != nil {
-				return
-			}
-			if f.Type == agentproto.TOpen {
-				p.send(agentproto.TDone, f.ID, agentproto.Done{Failure: agentproto.Failure{Kind: agentproto.Unsupported, Message: "not known here"}})
-			}
+		for f, ok := p.await(agentproto.TOpen); ok; f, ok = p.await(agentproto.TOpen) {
+			p.send(agentproto.TDone, f.ID, agentproto.Done{Failure: agentproto.Failure{Kind: agentproto.Unsupported, Message: "not known here"}})
 		}
 	}()
 	began := time.Now()

@@ -159,12 +159,7 @@ func TestStrangerThatReadsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if err := nc.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nc.Write(appendHello(nil, Limits{}.withDefaults().hello())); err != nil {
-		t.Fatal(err)
-	}
+	greet(t, nc)
 	wait.For(t, "the connection", func() bool { return r.inClass(classAnonymous) == 1 })
 	pings := bytes.Repeat(frame(header{typ: framePing}, make([]byte, 8)), 1<<12)
 	sent := 0

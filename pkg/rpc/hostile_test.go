@@ -32,6 +32,17 @@ func encoded(t testing.TB, v any) []byte {
 	return b.b
 }
 
+// greet begins a connection as a client does, and bounds the time of the test.
+func greet(t *testing.T, nc net.Conn) {
+	t.Helper()
+	if err := nc.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Write(appendHello(nil, Limits{}.withDefaults().hello())); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestHostileClient: a client that breaks the protocol loses its connection,
 // and no other connection is affected.
 func TestHostileClient(t *testing.T) {
@@ -117,12 +128,7 @@ func TestHostileMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if err := nc.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nc.Write(appendHello(nil, Limits{}.withDefaults().hello())); err != nil {
-		t.Fatal(err)
-	}
+	greet(t, nc)
 	large := func(total uint32, flags uint8, p []byte) []byte {
 		return append(binary.BigEndian.AppendUint32(nil, total), p...)
 	}
