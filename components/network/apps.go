@@ -22,7 +22,7 @@ import (
 // renewNames is how often the firewall is told that the proxy answers for names.
 const renewNames = firewall.NamedFor / 3
 
-// connectTime bounds the time in which a sandbox takes a connection of one on another node.
+// connectTime bounds the wait until a sandbox accepts a connection of one on another node.
 const connectTime = 5 * time.Second
 
 func (m *Manager) appsFile() string { return m.cfg.Instance.Socket("network-apps.json") }

@@ -12,8 +12,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// TestBaseImagesAreSteps: what makes base images is in the log as steps, numbered
-// before those of the builder, and a failure ends the one that ran.
+// TestBaseImagesAreSteps: the log of a build has steps for its base images, numbered
+// before those of the builder, and a failure ends the running step.
 func TestBaseImagesAreSteps(t *testing.T) {
 	for _, tc := range []struct {
 		noBase error

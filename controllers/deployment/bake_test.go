@@ -82,8 +82,8 @@ func TestBakeHolds(t *testing.T) {
 	}
 }
 
-// TestRollbackTakenBackAfterADetach: a rollback that fails gives the app what it had before, without the variables of
-// an addon that was detached since.
+// TestRollbackTakenBackAfterADetach: a rollback that fails restores the environment of the app, but no variables of an
+// addon that a user has detached.
 func TestRollbackTakenBackAfterADetach(t *testing.T) {
 	e := newEnv(t)
 	stop := e.control(e.store)

@@ -85,8 +85,8 @@ type Reconciler struct {
 	// Bake is how long the new version must hold with the traffic before the old one
 	// is stopped.
 	Bake time.Duration
-	// Began is when this server began. A deployment does not wait in vain while no server
-	// runs: the limits of what other parts of the system owe it begin again.
+	// Began is when this server began. The time that a deployment gives nodes, disks and
+	// probes begins again then, since they did nothing while no server ran.
 	Began time.Time
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time

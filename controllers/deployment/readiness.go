@@ -253,8 +253,8 @@ func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	return f
 }
 
-// wrongPort returns what is wrong with the ports on which a sandbox listens, and
-// what to do. Both are "" if it listens on none, or on the port of its service.
+// wrongPort returns a message and advice if a sandbox listens, but not where
+// requests to its service reach it. Otherwise both are "".
 func wrongPort(sb *sandbox.Sandbox, svc *app.Service) (message, hint string) {
 	port, local := apps.Port(svc), sb.Status.Unreachable
 	switch {

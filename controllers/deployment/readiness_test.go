@@ -50,8 +50,8 @@ func TestSlowStore(t *testing.T) {
 	e.settled("shop")
 }
 
-// TestServerIsAway: while no server ran, no process made or probed the sandboxes that a deployment waits for.
-// The next server gives them their time, and no more.
+// TestServerIsAway: a deployment does not fail for the time in which no server made or probed its sandboxes. The next
+// server gives them their time again, and no more.
 func TestServerIsAway(t *testing.T) {
 	for service, reason := range map[string]app.FailureReason{"many=gate": app.FailureReasonTimeout, "web=gate": app.FailureReasonPort, "huge=ok": app.FailureReasonCapacity} {
 		t.Run(service, func(t *testing.T) {

@@ -59,7 +59,7 @@ func (r *rollout) stepStart(name string) time.Time {
 	return time.Time{}
 }
 
-// waited returns for how long, until now, this server has had the deployment wait for what it wanted at t.
+// waited returns how long a server has worked on the deployment since t: until now, and not before this one began.
 func (r *rollout) waited(now, t time.Time) time.Duration {
 	if t.Before(r.Began) {
 		t = r.Began

@@ -28,9 +28,9 @@ const (
 	// minInterval and maxTimeout bound the values of a template.
 	minInterval = 50 * time.Millisecond
 	maxTimeout  = 30 * time.Second
-	// unreachableTime is how long the probe's port is seen on a loopback address
-	// alone until the probe counts as failed before its deadline. No program of
-	// which that is known changes it later.
+	// unreachableTime is how long the node sees the probe's port on a loopback
+	// address alone until the probe fails before its deadline. We know of no program
+	// that listens on another address later.
 	unreachableTime = 10 * time.Second
 	// firstInterval is the time between the first two probes of a sandbox of an app.
 	firstInterval = 20 * time.Millisecond

@@ -39,7 +39,7 @@ func (t *Table) WithStandIns(apps []App) []App {
 	return apps
 }
 
-// unused returns an address by chance: a resolver may still remember one that was used last.
+// unused returns a random free address: a resolver in a sandbox may remember the one used last.
 func unused(used map[netip.Addr]bool) netip.Addr {
 	b := StandIns.Addr().As4()
 	for {
@@ -65,8 +65,8 @@ func (t *Table) At(a netip.Addr) (sandbox string, ok bool) {
 	return sandbox, ok
 }
 
-// For returns what another node gets of the table, which is that of the node self: its
-// own sandboxes, and the apps and sandboxes of services that these may connect to.
+// For returns the part of the table of the node self that another node gets: the sandboxes
+// of that node, and the apps and sandboxes of services to which they may connect.
 func (t *Table) For(node, self string) []App {
 	var there []*App
 	for i := range t.apps {

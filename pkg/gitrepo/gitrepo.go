@@ -43,8 +43,8 @@ const (
 	stopTimeout = 5 * time.Second
 	// memory bounds the address space of each git process, in KiB.
 	memory = 4 << 20
-	// maxProblem bounds what git says about a failure, and maxOutput what it says
-	// otherwise, in bytes.
+	// maxProblem bounds git's message about a failure, and maxOutput its other output,
+	// in bytes.
 	maxProblem, maxOutput = 4 << 10, 64 << 10
 
 	namespace = "push"
@@ -54,8 +54,8 @@ const (
 //go:embed hook.sh
 var hook []byte
 
-// attributes counts before the attributes of a commit. The two would make many times the
-// bytes that were counted.
+// attributes overrides the attributes of a commit. With these two git would write many
+// times the bytes that the server counted.
 const attributes = "* -ident !working-tree-encoding\n"
 
 // Config configures a directory of repositories.

@@ -39,7 +39,7 @@ type archived struct {
 	r io.Reader
 }
 
-// Read bounds what an archive is decompressed to, which its folders and headers are a part of.
+// Read bounds the decompressed bytes of an archive, with its headers.
 func (a *archived) Read(p []byte) (int, error) {
 	if a.u.left <= 0 {
 		return 0, errs.New(errs.ResourceExhausted, "the archives of the source have too many entries, or more than %d bytes", a.u.limits.Bytes)

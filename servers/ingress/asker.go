@@ -15,8 +15,8 @@ const (
 	maxAsk = 30 * time.Second
 )
 
-// asker keeps a list that comes from the server, in memory and in a file. What it cannot
-// ask for again it does not forget.
+// asker keeps a list of the server in memory and in a file. While the server does not
+// answer, it keeps the last list.
 type asker[T comparable] struct {
 	what   string                             // in logs
 	ask    func(context.Context) ([]T, error) // nil: never

@@ -33,7 +33,7 @@ type Network interface {
 }
 
 // Peers connects the sandboxes of apps on a server's machine and on its runners with each other. It
-// decides by the table of the private networks; a runner's word is not asked. It is safe for
+// decides by the server's table of the private networks, whatever a runner says. It is safe for
 // concurrent use.
 type Peers struct {
 	hub     *Hub
@@ -63,7 +63,7 @@ func (p *Peers) SetApps(ctx context.Context, apps []appnet.App) error {
 	return p.network.SetApps(ctx, apps)
 }
 
-// now returns the table, and what is closed when there is another one.
+// now returns the table, and a channel that SetApps closes with the next one.
 func (p *Peers) now() (*appnet.Table, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,8 +132,8 @@ func (p *Peers) take(node id.Node) (end func(), _ error) {
 	}), nil
 }
 
-// Connect connects to a sandbox of the server's machine or of a runner. Its caller has checked that
-// the one that connects may do so.
+// Connect connects to a sandbox of the server's machine or of a runner. The caller has checked the
+// permission.
 func (p *Peers) Connect(ctx context.Context, sandbox string, port uint16) (sandboxes.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTime)
 	defer cancel()
@@ -223,8 +223,8 @@ func (g *Gateway) Peer(ctx context.Context, req *runner.PeerRequest, st rpc.Serv
 	return err
 }
 
-// followApps gives the machine what the server says of the private networks, until ctx ends. While
-// the server is away, the machine keeps what it has.
+// followApps gives each table that the server sends to the machine's network, until ctx ends. While
+// the machine does not reach the server, the network keeps the last table.
 func (c *Client) followApps(ctx context.Context, n Network) error {
 	for logged := ""; ; {
 		err := c.receiveApps(ctx, n)

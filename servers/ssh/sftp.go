@@ -65,8 +65,8 @@ func (c *conn) home(ctx context.Context) string {
 	return readHome(st)
 }
 
-// readHome reads the directory that a program of the sandbox says; the root if that is
-// no path of a directory.
+// readHome returns the path that a program of the sandbox prints, or the root if the
+// output is longer than a path.
 func readHome(st rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]) string {
 	out := ""
 	for {

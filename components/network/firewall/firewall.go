@@ -66,7 +66,7 @@ type Config struct {
 type Proxy struct {
 	DNS uint16 // UDP and TCP; instead of port 53 of any address
 	Web uint16 // TCP; instead of the ports 80 and 443 of any address
-	// Peers of TCP gets the connections to peers in StandIns.
+	// Peers is the port of TCP that gets the connections to peers in StandIns.
 	Peers uint16
 }
 

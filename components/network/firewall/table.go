@@ -69,7 +69,7 @@ import (
 //	chain forward { type filter hook forward priority filter; policy accept;
 //	  iifname BRIDGE oifname BRIDGE (to a peer) accept
 //	  iifname BRIDGE oifname BRIDGE ct state established ct direction reply accept
-//	  ip daddr STANDINS (to a peer) drop                       # what is not of TCP
+//	  ip daddr STANDINS (to a peer) drop                       # UDP and others
 //	  ip saddr @filtered udp dport 53 drop                     # and tcp 53, 80, 443: the proxy's alone
 //	  iifname BRIDGE oifname BRIDGE drop                       # guest to guest
 //	  oifname BRIDGE ct state established,related accept

@@ -8,11 +8,11 @@ import (
 	"net/netip"
 )
 
-// PeerConn is a connection to a sandbox on another node. It ends when that sandbox has ended its
-// side: nothing that is sent afterwards arrives.
+// PeerConn is a connection to a sandbox on another node. It ends when that sandbox ends its side:
+// the node drops later data.
 type PeerConn interface {
 	io.ReadWriteCloser
-	// CloseWrite ends what is sent, as shutdown does.
+	// CloseWrite ends the data to the sandbox, as shutdown does.
 	CloseWrite() error
 }
 

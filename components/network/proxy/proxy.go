@@ -215,7 +215,7 @@ func (p *Proxy) ServeNames(ctx context.Context) error {
 	return g.Wait()
 }
 
-// open opens what l does not have yet. On an error it closes what it has opened.
+// open listens on a free port for each socket that l lacks. On an error it closes the new sockets.
 func (l *listeners) open() (err error) {
 	var opened []net.Listener
 	for port := uint16(lastPort); l.web == nil || l.peers == nil || l.tcp == nil; port-- {
