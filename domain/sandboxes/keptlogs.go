@@ -35,10 +35,10 @@ func (l *logReader) keptLines(a id.App) (done func(), err error) {
 func (l *logReader) readKept(ctx context.Context, ch chan<- sandbox.LogLine) error {
 	q := l.query
 	if l.limit > 0 {
-		left := l.limit
-		q.Last = func(*logstore.Line) (want, more bool) {
-			left--
-			return true, left > 0
+		lines, size := 0, 0
+		q.Last = func(x *logstore.Line) (want, more bool) {
+			lines, size = lines+1, size+len(x.Text)
+			return true, lines < l.limit && size < sandbox.MaxLogSelection
 		}
 	}
 	return l.kept.Read(ctx, q, func(x logstore.Line) error {
@@ -77,22 +77,22 @@ func (l *logReader) rest(ctx context.Context, src *logSource, fn func(sandbox.Lo
 }
 
 // lastLines returns a function that keeps the last n lines of those it is called with,
-// and one that emits them.
+// as far as sandbox.MaxLogSelection permits, and one that emits them.
 func lastLines(n int, emit func(sandbox.LogLine) error) (add func(sandbox.LogLine) error, flush func() error) {
-	var ring []sandbox.LogLine
-	next := 0
+	var kept []sandbox.LogLine
+	size := 0
 	add = func(x sandbox.LogLine) error {
-		if len(ring) < n {
-			ring = append(ring, x)
-			return nil
+		kept, size = append(kept, x), size+len(x.Text)
+		for len(kept) > n || size-len(kept[0].Text) >= sandbox.MaxLogSelection {
+			size -= len(kept[0].Text)
+			kept[0] = sandbox.LogLine{}
+			kept = kept[1:]
 		}
-		ring[next] = x
-		next = (next + 1) % n
 		return nil
 	}
 	return add, func() error {
-		for i := range ring {
-			if err := emit(ring[(next+i)%len(ring)]); err != nil {
+		for _, x := range kept {
+			if err := emit(x); err != nil {
 				return err
 			}
 		}

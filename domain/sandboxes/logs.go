@@ -40,7 +40,9 @@ type LogsRequest struct {
 	Until  time.Time // only lines before it, not with Follow; zero: all
 	Grep   string    // only lines that match this regular expression; "": all
 	Level  string    // only lines of this level or a more serious one; "": all
-	Limit  int       // with App, without Tail: at most this many of the existing lines, the last ones; 0: all
+	// Limit, with App and without Tail, is how many of the existing lines are wanted at most, the last ones, as far as
+	// sandbox.MaxLogSelection permits. 0: all.
+	Limit int
 }
 
 // query returns what is selected, without Tail and Limit.

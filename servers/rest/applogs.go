@@ -16,7 +16,7 @@ import (
 // AppLogs is lines of an app that a search found.
 type AppLogs struct {
 	Lines []AppLogLine `json:"lines" doc:"The last lines that match, ordered by time."`
-	More  bool         `json:"more" doc:"Earlier lines match too: search again with until set to the time of the first one."`
+	More  bool         `json:"more" doc:"Earlier lines match too, or 16 MiB of text were found: search again with until set to the time of the first one."`
 }
 
 type searchLogsInput struct {
@@ -46,6 +46,7 @@ func searchAppLogs(ctx context.Context, in *searchLogsInput) (*body[AppLogs], er
 		return nil, err
 	}
 	defer st.Close()
+	size := 0
 	out := AppLogs{Lines: []AppLogLine{}}
 	for {
 		b, err := st.Recv()
@@ -57,8 +58,10 @@ func searchAppLogs(ctx context.Context, in *searchLogsInput) (*body[AppLogs], er
 		}
 		for i := range b.Lines {
 			out.Lines = append(out.Lines, appLine(&b.Lines[i]))
+			size += len(b.Lines[i].Text)
 		}
 	}
+	out.More = size >= sandbox.MaxLogSelection
 	if n := int64(len(out.Lines)) - in.Limit; n > 0 {
 		out.Lines, out.More = slices.Clone(out.Lines[n:]), true
 	}

@@ -3,9 +3,12 @@ package server
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/logline"
 	"miren.dev/runtime/pkg/logstore"
 	"miren.dev/runtime/pkg/metricstore"
@@ -102,5 +105,24 @@ func TestSearchLogsOverREST(t *testing.T) {
 		}
 	}
 	e.must(http.MethodGet, path+"?grep=(", key, "", http.StatusBadRequest)
+	// The answer is bounded in bytes too, and one with until goes on.
+	long := strings.Repeat("x", agentproto.MaxLine)
+	const longLines, perAnswer = 300, sandbox.MaxLogSelection / agentproto.MaxLine
+	lines = nil
+	for i := range longLines {
+		lines = append(lines, logstore.Line{Offset: int64(i + 1), At: begin.Add(time.Duration(i) * time.Second), Text: long})
+	}
+	if err := kept.Append(string(own.app.ID), logstore.Origin{Source: "long", Service: "long", Version: 3}, lines); err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]struct {
+		lines int
+		more  bool
+	}{"": {perAnswer, true}, "&until=" + at(1): {60, false}, "&limit=3": {3, true}} {
+		got := e.must(http.MethodGet, path+"?service=long"+query, key, "", http.StatusOK)
+		if n := len(got["lines"].([]any)); n != want.lines || got["more"] != want.more {
+			t.Errorf("%s: %d lines, more %v; want %+v", query, n, got["more"], want)
+		}
+	}
 	e.must(http.MethodGet, "/apps/"+foreign.app.Name+"/logs", key, "", http.StatusNotFound)
 }
