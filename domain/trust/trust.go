@@ -101,8 +101,8 @@ type issuer struct {
 
 	mu       sync.Mutex
 	provider *oidc.Provider
-	asked    time.Time
-	err      error // why there is no provider
+	asked    time.Time // when the issuer answered, or the time for it was over
+	err      error     // why there is no provider
 }
 
 // Load reads the rules of a file; "": none. Errors have class FailedPrecondition and name
@@ -291,9 +291,9 @@ func (i *issuer) ask() (*oidc.Provider, error) {
 	if i.provider != nil || i.err != nil && time.Since(i.asked) < askAgain {
 		return i.provider, i.err
 	}
-	i.asked = time.Now()
 	// The provider keeps the context for its keys.
 	p, err := oidc.NewProvider(oidc.ClientContext(context.Background(), i.client), i.url)
+	i.asked = time.Now() // not before: the callers who waited for this answer do not ask again
 	if err != nil {
 		i.err = i.away(err)
 		return nil, i.err

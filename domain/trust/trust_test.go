@@ -2,10 +2,13 @@ package trust
 
 import (
 	"encoding/base64"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -132,6 +135,39 @@ func TestIssuerChanges(t *testing.T) {
 	}
 	if _, err := forShop(t, p.URL).Authenticate(t.Context(), old); !errs.Is(err, errs.Unavailable) {
 		t.Errorf("the issuer was away from the begin: %v", err)
+	}
+}
+
+// TestTokensWaitOnceForAnIssuer: callers who wait while the server asks an issuer that hangs
+// do not each have it asked again.
+func TestTokensWaitOnceForAnIssuer(t *testing.T) {
+	t.Parallel()
+	calls, end := make(chan struct{}, 10), make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		calls <- struct{}{}
+		<-end
+	}))
+	t.Cleanup(hangs.Close)
+	t.Cleanup(func() { close(end) })
+	p := oidctest.New(t)
+	p.URL = hangs.URL
+	token := p.Token(t, audience, time.Minute, map[string]any{"sub": "s", "repository": "acme/shop", "ref": "refs/heads/main"})
+	r := forShop(t, hangs.URL)
+	r.now.Load().issuers[hangs.URL].client.Timeout = askAgain + 200*time.Millisecond
+	var callers sync.WaitGroup
+	call := func() {
+		if _, err := r.Authenticate(t.Context(), token); !errs.Is(err, errs.Unavailable) {
+			t.Error(err)
+		}
+	}
+	callers.Go(call)
+	<-calls
+	for range 3 {
+		callers.Go(call)
+	}
+	callers.Wait()
+	if n := len(calls); n != 0 {
+		t.Errorf("the server asked the issuer %d more times", n)
 	}
 }
 

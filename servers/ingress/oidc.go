@@ -66,7 +66,7 @@ type login struct {
 
 	mu       sync.Mutex
 	provider *oidc.Provider
-	asked    time.Time // when the provider was asked last
+	asked    time.Time // when the provider answered last, or the time for it was over
 }
 
 // loginHeader reports whether the ingress alone sets a header of a request.
@@ -251,11 +251,11 @@ func (l *login) config(x *exchange) (*oauth2.Config, *oidc.Provider, error) {
 	case l.provider == nil && age < providerPoll:
 		return nil, nil, errNotYet
 	case l.provider == nil || age > providerAge:
-		l.asked = time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), providerTime)
 		defer cancel()
 		// The provider fetches keys later, with this client and no deadline but its own.
 		p, err := oidc.NewProvider(oidc.ClientContext(ctx, x.in.providers), l.own.Issuer)
+		l.asked = time.Now() // not before: the visitors who waited for this answer do not ask again
 		if err != nil && l.provider == nil {
 			return nil, nil, err
 		}

@@ -9,10 +9,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/testsupport/oidctest"
@@ -29,7 +32,10 @@ type gated struct {
 func startGated(t *testing.T, allow []netip.Prefix, own app.RouteOidc) *gated {
 	t.Helper()
 	g := &gated{t: t, provider: oidctest.New(t)}
-	own.Issuer, own.ClientID = g.provider.URL, g.provider.ID
+	own.ClientID = g.provider.ID
+	if own.Issuer == "" {
+		own.Issuer = g.provider.URL
+	}
 	up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s user=%q email=%q other=%q cookies=%q", r.URL, r.Header.Values("X-Auth-Request-User"), r.Header.Values("X-Auth-Request-Email"), r.Header.Values("X_Auth_Request_User"), r.Header.Values("Cookie"))
 	})
@@ -213,6 +219,36 @@ func TestLoginReachesPublicProvidersOnly(t *testing.T) {
 	g := startGated(t, nil, app.RouteOidc{})
 	if code, body := g.open(g.browser(), "/admin"); code != 502 || !strings.Contains(body, "login_away") {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// TestLoginsWaitOnceForAProvider: visitors who wait while the ingress asks a provider that
+// hangs do not each have it asked again.
+func TestLoginsWaitOnceForAProvider(t *testing.T) {
+	t.Parallel()
+	calls, end := make(chan struct{}, 10), make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		calls <- struct{}{}
+		<-end
+	}))
+	t.Cleanup(hangs.Close)
+	t.Cleanup(func() { close(end) })
+	g := startGated(t, loopback, app.RouteOidc{Issuer: hangs.URL})
+	g.providers.Timeout = providerPoll + 200*time.Millisecond
+	var visitors sync.WaitGroup
+	open := func() {
+		if code, body := g.open(g.browser(), "/admin"); code != 502 || !strings.Contains(body, "login_away") {
+			t.Errorf("%d %s", code, body)
+		}
+	}
+	visitors.Go(open)
+	<-calls
+	for range 3 {
+		visitors.Go(open)
+	}
+	visitors.Wait()
+	if n := len(calls); n != 0 {
+		t.Errorf("the ingress asked the provider %d more times", n)
 	}
 }
 
