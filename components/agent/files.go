@@ -40,16 +40,21 @@ func (f *Files) Read(ctx context.Context, path string, offset, length int64) (sa
 		ch.close()
 		return nil, errs.New(errs.Internal, "description of a file of %s: %w", f.c.id, err)
 	}
-	return &fileReader{ch, fileInfo(info)}, nil
+	r := &fileReader{ch: ch, content: ch.out, info: fileInfo(info)}
+	if length > 0 {
+		r.content = io.LimitReader(ch.out, length) // an agent may send more
+	}
+	return r, nil
 }
 
 type fileReader struct {
-	ch   *channel
-	info sandboxfs.Info
+	ch      *channel
+	content io.Reader
+	info    sandboxfs.Info
 }
 
 func (r *fileReader) Info() sandboxfs.Info       { return r.info }
-func (r *fileReader) Read(b []byte) (int, error) { return r.ch.out.Read(b) }
+func (r *fileReader) Read(b []byte) (int, error) { return r.content.Read(b) }
 
 func (r *fileReader) Close() error {
 	r.ch.close()
@@ -110,7 +115,7 @@ func (f *Files) Archive(ctx context.Context, path string) (io.ReadCloser, error)
 	if err != nil {
 		return nil, err
 	}
-	return &fileReader{ch: ch}, nil
+	return &fileReader{ch: ch, content: ch.out}, nil
 }
 
 // Extract is sandboxfs.FS's.

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"encoding/binary"
+	"io"
 	"runtime"
 	"testing"
 	"time"
@@ -126,6 +127,34 @@ func TestHostileLists(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.TotalAlloc) - int64(before.TotalAlloc); grown > 8<<20 {
 		t.Errorf("%d bytes were allocated", grown)
+	}
+}
+
+// A read has no more bytes than the caller asked for, whatever the agent sends.
+func TestHostileRead(t *testing.T) {
+	p := newPeer(t)
+	go func() {
+		for f, ok := p.await(agentproto.TOpen); ok; f, ok = p.await(agentproto.TOpen) {
+			p.send(agentproto.TOpened, f.ID, agentproto.Opened{Info: agentproto.FileInfo{Name: "f", Size: 4}.Append(nil)})
+			p.send(agentproto.TData, f.ID, data(0, []byte("longer than asked")))
+			p.send(agentproto.TDone, f.ID, agentproto.Done{Out: 17})
+		}
+	}()
+	conn, err := p.hub.Conn(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for length, want := range map[int64]string{0: "longer than asked", 6: "longer"} {
+		r, err := conn.Files(sandboxfs.View{}).Read(t.Context(), "/f", 0, length)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(r); err != nil || string(b) != want {
+			t.Errorf("%d bytes: %q, %v", length, b, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
