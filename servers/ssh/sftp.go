@@ -24,6 +24,8 @@ import (
 const (
 	// homeTime bounds the question for the directory in which a session begins.
 	homeTime = 10 * time.Second
+	// maxOpen bounds the files that a session has open: each has a window.
+	maxOpen = 128
 	// maxLinks bounds the symbolic links that a path leads through.
 	maxLinks = 16
 	// blockSize is the unit in which the room of a file system is told, in bytes;
@@ -37,13 +39,13 @@ type sftpFiles struct {
 	files   sandbox.FilesClient
 	sandbox id.Sandbox
 
-	mu      sync.Mutex
-	writers map[*writer]struct{} // files that are open for writing
+	mu   sync.Mutex
+	open map[io.Closer]struct{} // readers and writers
 }
 
 // sftp serves the subsystem sftp, which scp uses too, until the client ends it.
 func (s *session) sftp(ctx context.Context) {
-	f := &sftpFiles{ctx: ctx, files: sandbox.NewFilesClient(s.c.rpc), sandbox: s.c.sandbox, writers: map[*writer]struct{}{}}
+	f := &sftpFiles{ctx: ctx, files: sandbox.NewFilesClient(s.c.rpc), sandbox: s.c.sandbox, open: map[io.Closer]struct{}{}}
 	srv := sftp.NewRequestServer(s.ch, sftp.Handlers{FileGet: f, FilePut: f, FileCmd: f, FileList: f}, sftp.WithStartDirectory(s.c.home(ctx)))
 	if err := srv.Serve(); err != nil && err != io.EOF {
 		s.exit(failed)
@@ -102,12 +104,17 @@ func (f *sftpFiles) Fileread(r *sftp.Request) (io.ReaderAt, error) {
 	if _, err := f.stat(r.Filepath); err != nil {
 		return nil, sftpError(err)
 	}
-	return &reader{f: f, path: r.Filepath}, nil
+	x := &reader{f: f, path: r.Filepath}
+	return x, f.keep(x)
 }
 
 // Filewrite opens a file for writing.
 func (f *sftpFiles) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 	flags := r.Pflags()
+	w := &writer{f: f, path: r.Filepath, append: flags.Append}
+	if err := f.keep(w); err != nil {
+		return nil, err
+	}
 	_, err := f.stat(r.Filepath)
 	exists := err == nil
 	switch {
@@ -121,12 +128,9 @@ func (f *sftpFiles) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 		err = f.truncate(r.Filepath, 0)
 	}
 	if err != nil {
+		f.forget(w)
 		return nil, sftpError(err)
 	}
-	w := &writer{f: f, path: r.Filepath, append: flags.Append}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.writers[w] = struct{}{}
 	return w, nil
 }
 
@@ -161,8 +165,8 @@ func (f *sftpFiles) truncate(path string, size int64) error {
 func (f *sftpFiles) settle(path string) error {
 	var open []*writer
 	f.mu.Lock()
-	for w := range f.writers {
-		if w.path == path {
+	for x := range f.open {
+		if w, ok := x.(*writer); ok && w.path == path {
 			open = append(open, w)
 		}
 	}
@@ -175,11 +179,22 @@ func (f *sftpFiles) settle(path string) error {
 	return nil
 }
 
-// forget ends the record of an open file.
-func (f *sftpFiles) forget(w *writer) {
+// keep records a file that is opened.
+func (f *sftpFiles) keep(x io.Closer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.writers, w)
+	if len(f.open) >= maxOpen {
+		return errs.New(errs.ResourceExhausted, "the session has %d files open, and may not have more", maxOpen)
+	}
+	f.open[x] = struct{}{}
+	return nil
+}
+
+// forget ends the record of an open file.
+func (f *sftpFiles) forget(x io.Closer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.open, x)
 }
 
 // Filecmd changes files.

@@ -110,6 +110,7 @@ func (r *reader) closeLocked() error {
 
 // Close ends the call.
 func (r *reader) Close() error {
+	r.f.forget(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.closeLocked()

@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pkg/sftp"
+
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -18,6 +21,10 @@ type memory struct {
 	sandbox.FilesClient
 	data  []byte
 	calls int
+}
+
+func (m *memory) Stat(context.Context, *sandbox.FileRequest) (*sandbox.FileInfo, error) {
+	return &sandbox.FileInfo{}, nil
 }
 
 func (m *memory) Write(_ context.Context, req *sandbox.WriteFileRequest) (rpc.ClientStream[rpc.Bytes, sandbox.FileInfo], error) {
@@ -192,6 +199,48 @@ func TestSFTPPositionsOfAClient(t *testing.T) {
 		if n, err := w.WriteAt([]byte("x"), offset); n != 0 || err == nil {
 			t.Errorf("written at %d: %d bytes, %v", offset, n, err)
 		}
+	}
+}
+
+// TestSFTPOpenFiles: a session has a bounded number of files open, to read or to write, since each has a window.
+func TestSFTPOpenFiles(t *testing.T) {
+	f := &sftpFiles{ctx: t.Context(), files: &memory{data: []byte("content")}, open: map[io.Closer]struct{}{}}
+	read, write := sftp.NewRequest("Get", "/f"), sftp.NewRequest("Put", "/f")
+	var open []io.Closer
+	for i := range maxOpen {
+		var file any
+		var err error
+		if i%2 == 0 {
+			file, err = f.Fileread(read)
+		} else {
+			file, err = f.Filewrite(write)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, file.(io.Closer))
+	}
+	for range 2 * len(open) {
+		if _, err := f.Fileread(read); !errs.Is(err, errs.ResourceExhausted) {
+			t.Fatalf("one file more to read: %v", err)
+		}
+		if _, err := f.Filewrite(write); !errs.Is(err, errs.ResourceExhausted) {
+			t.Fatalf("one file more to write: %v", err)
+		}
+	}
+	for _, file := range open {
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_ = file.Close() // a file counts once
+	}
+	for range maxOpen {
+		if _, err := f.Fileread(read); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.Fileread(read); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("one file more: %v", err)
 	}
 }
 
