@@ -58,6 +58,26 @@ func TestTimeToLiveBeyondEveryDuration(t *testing.T) {
 	}
 }
 
+// A size that no machine has is refused, and not taken as what is left of it in 64 bits.
+func TestSizesOfTemplates(t *testing.T) {
+	s := newServer(t)
+	for body, ok := range map[string]bool{
+		`"cpuCount": 2, "memoryMB": 512, "minFreeDiskMB": 1024`: true,
+		`"memoryMB": 16777216`:            true,
+		`"memoryMB": 16777217`:            false,
+		`"memoryMB": 17592186044417`:      false, // 2^64 bytes and a MiB
+		`"memoryMB": -1`:                  false,
+		`"cpuCount": 18446744073709552`:   false,
+		`"minFreeDiskMB": 17592186044417`: false,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v3/templates", strings.NewReader(`{"name": "shop", `+body+`}`))
+		_, _, err := s.requestBuild(t.Context(), nil, httptest.NewRecorder(), r)
+		if ok && err != nil || !ok && !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
 // What clients do not fetch of one sandbox has a bound, however long its paths are and however many
 // watches have ended.
 func TestUnfetchedEventsAreBounded(t *testing.T) {

@@ -104,7 +104,21 @@ func (s *Server) requestBuild(_ context.Context, _ *caller, w http.ResponseWrite
 	if len(q.Tags) > sandbox.MaxTemplateTags {
 		return 0, nil, errs.New(errs.InvalidArgument, "%d tags, at most %d are possible", len(q.Tags), sandbox.MaxTemplateTags)
 	}
-	p := pending{Nonce: rand.Text(), At: time.Now().Unix(), CPU: q.CPUCount * 1000, Memory: q.MemoryMB << 20, Disk: q.MinFreeDiskMB << 20}
+	p := pending{Nonce: rand.Text(), At: time.Now().Unix()}
+	for _, x := range []struct {
+		field         string
+		n, unit, most int64
+		into          *int64
+	}{
+		{"cpuCount", q.CPUCount, 1000, sandbox.MaxCPUMillis, &p.CPU},
+		{"memoryMB", q.MemoryMB, 1 << 20, sandbox.MaxMemoryBytes, &p.Memory},
+		{"minFreeDiskMB", q.MinFreeDiskMB, 1 << 20, sandbox.MaxDiskBytes, &p.Disk},
+	} {
+		if most := x.most / x.unit; x.n < 0 || x.n > most {
+			return 0, nil, errs.New(errs.InvalidArgument, "%s: %d is not between 0 and %d", x.field, x.n, most)
+		}
+		*x.into = x.n * x.unit
+	}
 	for _, t := range q.Tags {
 		p.Tags = append(p.Tags, ourTag(t))
 	}
