@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -96,6 +97,9 @@ func (x *exchange) attemptH2(b *backend) error {
 	slow.Stop()
 	if body != nil {
 		body.answered()
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 999 { // the client of HTTP/2 takes any number
+		return &answerError{fmt.Errorf("it answered with the status %d", resp.StatusCode)}
 	}
 	h := x.w.Header()
 	for name, values := range resp.Header {

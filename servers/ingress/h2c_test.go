@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -15,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -278,4 +281,67 @@ func TestH2CFromHTTP1(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	in.stop()
+}
+
+// TestH2CStatusOfNoAnswer: a status that HTTP does not have is an error of the service, and its request ends.
+func TestH2CStatusOfNoAnswer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answerH2C(c)
+		}
+	}()
+	in := start(t, Config{Logger: quiet})
+	st := oneApp(l.Addr().String())
+	st.Sandboxes[0].H2C = true
+	in.install(st)
+	for text, want := range map[string]int{"204": 204, "999": 999, "99": 502, "-200": 502, "0": 502, "1000": 502, "200000": 502} {
+		resp, err := client(t).Do(request(t, "GET", in.url+"/"+text, testHost))
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != want {
+			t.Errorf("%s: %s", text, resp.Status)
+		}
+	}
+	wait.For(t, "no request is in flight", func() bool { return in.inflight("")[st.Sandboxes[0].ID] == 0 })
+}
+
+// answerH2C answers each request with the status that its path is.
+func answerH2C(c net.Conn) {
+	defer c.Close()
+	if _, err := io.ReadFull(c, make([]byte, len(http2.ClientPreface))); err != nil {
+		return
+	}
+	f := http2.NewFramer(c, c)
+	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if f.WriteSettings() != nil {
+		return
+	}
+	var head bytes.Buffer
+	e := hpack.NewEncoder(&head)
+	for {
+		x, err := f.ReadFrame()
+		if err != nil {
+			return
+		}
+		h, ok := x.(*http2.MetaHeadersFrame)
+		if !ok {
+			continue
+		}
+		head.Reset()
+		if e.WriteField(hpack.HeaderField{Name: ":status", Value: strings.TrimPrefix(h.PseudoValue("path"), "/")}) != nil ||
+			f.WriteHeaders(http2.HeadersFrameParam{StreamID: h.StreamID, BlockFragment: head.Bytes(), EndHeaders: true, EndStream: true}) != nil {
+			return
+		}
+	}
 }
