@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
@@ -30,6 +32,8 @@ type Conn struct {
 	token string
 	ln    *net.UnixListener
 
+	refused rate.Sometimes // bounds the messages about handshakes
+
 	mu         sync.Mutex
 	connection *connection
 	change     chan struct{} // closed and renewed when connection changes
@@ -44,7 +48,7 @@ type Conn struct {
 
 func newConn(h *Hub, id, token string) *Conn {
 	return &Conn{
-		hub: h, id: id, token: token, change: make(chan struct{}), main: MainStatus{State: MainPending},
+		hub: h, id: id, token: token, refused: rate.Sometimes{First: 3, Interval: time.Minute}, change: make(chan struct{}), main: MainStatus{State: MainPending},
 		exited: make(chan struct{}), channels: map[uint64]*channel{},
 	}
 }
@@ -80,7 +84,7 @@ func (c *Conn) accept() {
 			<-slots
 			if err != nil {
 				if !errors.Is(err, io.EOF) {
-					c.hub.c.Logger.Warn("agent handshake", "sandbox", c.id, "error", err)
+					c.refused.Do(func() { c.hub.c.Logger.Warn("agent handshake", "sandbox", c.id, "error", err) })
 				}
 				return
 			}

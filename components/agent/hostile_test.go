@@ -1,16 +1,23 @@
 package agent_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/sandboxfs"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -155,6 +162,37 @@ func TestHostileRead(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A program of a sandbox may connect in the agent's place as often as it likes. The server's log says it now and then.
+func TestHandshakesDoNotFillTheLog(t *testing.T) {
+	need.Root(t)
+	var text bytes.Buffer
+	config := agent.HubConfig{
+		Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir(),
+		Logger: slog.New(slog.NewTextHandler(&text, nil)),
+	}
+	hub := agent.NewHub(config)
+	t.Cleanup(func() { hub.Close() })
+	if _, err := hub.Prepare(id, agent.GuestConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		c, err := net.Dial("unix", filepath.Join(config.Dir, id, agentproto.SocketName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &peer{t: t, c: c}
+		p.send(agentproto.THello, 0, agentproto.Hello{MinVersion: agentproto.MinVersion, MaxVersion: agentproto.MaxVersion, Token: "wrong", Boot: 1})
+		_, _ = io.Copy(io.Discard, c) // until the hub has refused it
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hub.Close()
+	if n := strings.Count(text.String(), "agent handshake"); n < 1 || n > 10 {
+		t.Errorf("%d lines of the log for 100 refused handshakes:\n%.500s", n, text.String())
 	}
 }
 
