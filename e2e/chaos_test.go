@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -119,16 +120,27 @@ func (c *chaos) note(format string, args ...any) {
 	c.log = append(c.log, fmt.Sprintf("%7.2f ", time.Since(c.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
+// problem notes what may not be. -v shows it at once, with what was killed just before.
 func (c *chaos) problem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
+	c.mu.Lock()
+	kills := slices.DeleteFunc(slices.Clone(c.log[max(0, len(c.log)-60):]), func(s string) bool { return !strings.Contains(s, " KILL ") })
+	c.mu.Unlock()
 	c.note("PROBLEM %s", text)
-	c.t.Errorf("after %s: %s", time.Since(c.began).Round(time.Second), text) // -v shows it at once
+	c.t.Errorf("after %.2f s: %s\nthe last kills:\n%s", time.Since(c.began).Seconds(), text, strings.Join(kills, "\n"))
 }
 
 func (c *chaos) wasKilled(sandbox string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.killed[sandbox]
+}
+
+// killedOf returns the number of processes of a kind that were killed.
+func (c *chaos) killedOf(kind string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kills[kind]
 }
 
 // failure is how r failed.
