@@ -24,6 +24,7 @@ import (
 	"miren.dev/runtime/lsvd/frontend/nbd"
 	"miren.dev/runtime/lsvd/store"
 	dirstore "miren.dev/runtime/lsvd/store/dir"
+	"miren.dev/runtime/lsvd/store/s3"
 	"miren.dev/runtime/lsvd/vfs"
 )
 
@@ -121,7 +122,11 @@ type diskOptions struct {
 	delay  time.Duration
 	log    string // directory of the log, below dir
 	held   bool   // begin with the store held
+	s3     string // URL of the server that has the store; "": a directory
 }
+
+// The bucket of the store on an S3 server, and both parts of its key.
+const s3Bucket, s3Key = "bench", "benchbench"
 
 // served is a disk of a child.
 type served struct {
@@ -154,6 +159,7 @@ func diskChild(ctx context.Context, args []string, ready func(string)) (err erro
 	f.DurationVar(&o.delay, "delay", 0, "")
 	f.StringVar(&o.log, "log", "log", "")
 	f.BoolVar(&o.held, "held", false, "")
+	f.StringVar(&o.s3, "s3", "", "")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -219,28 +225,39 @@ func openDisk(ctx context.Context, o diskOptions, logger *slog.Logger) (*served,
 	if err != nil {
 		return nil, err
 	}
-	dir, err := dirstore.Open(filepath.Join(o.dir, "store"))
-	if err != nil {
+	s := &served{o: o}
+	if s.store, err = openStore(ctx, o); err != nil {
 		return nil, err
 	}
 	fs, err := vfs.OpenDir(filepath.Join(o.dir, o.log))
 	if err != nil {
 		return nil, err
 	}
-	s := &served{o: o, store: dir, gate: &gateStore{Store: dir, delay: o.delay}}
+	s.gate = &gateStore{Store: s.store, delay: o.delay}
 	if o.size > 0 {
-		if err := lsvd.Create(ctx, dir, id, o.size, nil); err != nil {
+		if err := lsvd.Create(ctx, s.store, id, o.size, nil); err != nil {
 			return nil, err
 		}
 	}
 	began := time.Now()
 	var st store.Store = s.gate
-	if o.delay == 0 {
-		st = nearGate{s.gate, dir}
+	if near, ok := s.store.(store.Local); ok && o.delay == 0 {
+		st = nearGate{s.gate, near}
 	}
 	s.dev, _, err = lsvd.Open(ctx, st, fs, id, lsvd.Options{Logger: logger, CacheBytes: o.cache, MaxUnsent: 8 << 30})
 	s.info.OpenMS = ms(time.Since(began))
 	return s, err
+}
+
+func openStore(ctx context.Context, o diskOptions) (store.Store, error) {
+	if o.s3 == "" {
+		return dirstore.Open(filepath.Join(o.dir, "store"))
+	}
+	keys := filepath.Join(o.dir, "credentials")
+	if err := os.WriteFile(keys, []byte("[default]\naws_access_key_id = "+s3Key+"\naws_secret_access_key = "+s3Key+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	return s3.Open(ctx, s3.Config{Bucket: s3Bucket, Endpoint: o.s3, PathStyle: true, Credentials: keys})
 }
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1000 }

@@ -260,13 +260,11 @@ func (d *disks) slow(ctx context.Context) (err error) {
 // attached compares block devices with a loop device on a file.
 func (d *disks) attached(ctx context.Context, ours *disk) (err error) {
 	const peer = "raw loop"
-	file := filepath.Join(d.dir, "raw")
-	out, err := exec.CommandContext(ctx, "losetup", "--direct-io=on", "--sector-size=4096", "--show", "-f", file).CombinedOutput()
+	loop, detach, err := loopDevice(ctx, filepath.Join(d.dir, "raw"))
 	if err != nil {
-		return fmt.Errorf("losetup: %w: %s", err, out)
+		return err
 	}
-	loop := strings.TrimSpace(string(out))
-	defer func() { err = errors.Join(err, exec.Command("losetup", "-d", loop).Run()) }()
+	defer func() { err = errors.Join(err, detach()) }()
 	side := ours.side(blockTarget(ours.info.Device)...)
 	sides := []diskSide{side, {name: peer, target: blockTarget(loop)}}
 	for _, x := range []struct {
@@ -295,11 +293,11 @@ func (d *disks) attached(ctx context.Context, ours *disk) (err error) {
 		}
 		d.b.report.compare("attached: "+what, x.unit(), peer, pairOf(got["ours"], got[peer], rate), x.goal, 0)
 	}
-	return d.busy(ctx, ours, side)
+	return d.busy(ctx, ours, side, "upload and GC running")
 }
 
 // busy compares a disk during upload and GC with itself without them.
-func (d *disks) busy(ctx context.Context, ours *disk, idle diskSide) error {
+func (d *disks) busy(ctx context.Context, ours *disk, idle diskSide, what string) error {
 	busy := idle
 	busy.name = "busy"
 	busy.before = nil // let the store accept writes
@@ -335,7 +333,7 @@ func (d *disks) busy(ctx context.Context, ours *disk, idle diskSide) error {
 	if err != nil {
 		return err
 	}
-	d.b.report.compare("attached: randwrite 4K QD32, upload and GC running", "IOPS", "itself idle", pairOf(got["busy"], got["ours"], rate), 0.7, 0)
-	d.b.report.compare("attached: randwrite 4K QD32, upload and GC running, p99", "ms", "itself idle", pairOf(got["busy"], got["ours"], p99), 0, 3)
+	d.b.report.compare("attached: randwrite 4K QD32, "+what, "IOPS", "itself idle", pairOf(got["busy"], got["ours"], rate), 0.7, 0)
+	d.b.report.compare("attached: randwrite 4K QD32, "+what+", p99", "ms", "itself idle", pairOf(got["busy"], got["ours"], p99), 0, 3)
 	return nil
 }

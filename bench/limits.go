@@ -17,6 +17,9 @@ var titles = map[string]struct{ title, how string }{
 		"durable. Snapshot and clone are of that volume, sent."},
 	"diskstate": {"State of disks", "Memory: after a collection, each disk written and read before. Write amplification: what GC wrote\n" +
 		"on top of the caller's random 4 KiB writes, in segments of 1 MiB in a store in memory, when GC holds the space at 1.43×."},
+	"filesystems": {"File systems on disks", "A volume of 3 GiB, attached, with an ext4 or xfs, while it sends to its store, a directory on the same disk. Peer:\n" +
+		"`losetup --direct-io=on` on a file. pgbench: PostgreSQL with checksums, scale 20, eight clients, turns of 20 s. The build has a new build cache on the\n" +
+		"file system, which is synced at its end. S3: a volume of 1 GiB whose store is MinIO on the same disk."},
 	"logs": {"Logs", "The store of apps' output, in this process: lines of JSON and plain ones are appended as the node does, until their text has the\n" +
 		"size of `--logs-size`; then all of it is searched. Sizes are of the text, not of the disk. No peer."},
 	"memory": {"Memory", "Proportional set size (PSS) of each process after one app was deployed, BuildKit has ended and the installation was left alone\n" +

@@ -27,6 +27,7 @@ var areas = []struct {
 	{"disks", "the virtual disk against nbdkit, qemu-nbd and a loop device", benchDisks},
 	{"recovery", "opening the virtual disk after a crash, snapshots and clones of it", benchRecovery},
 	{"diskstate", "memory and garbage of the virtual disk", benchDiskState},
+	{"filesystems", "a database and a build on an attached disk against a loop device; a disk with an S3 server", benchFilesystems},
 	{"logs", "appending and searching what apps printed", benchLogs},
 	{"memory", "idle memory of the control plane", benchMemory},
 	{"sandbox", "create to first exec against runsc run, exec latency", benchSandbox},

@@ -130,7 +130,7 @@ const teardownTimeout = 2 * time.Minute
 
 func tearDown(ctx context.Context, dir, bin string) error {
 	_ = unix.Unmount(filepath.Join(dir, "bare", "root", "null-netns"), 0) // left by a killed runsc run, if anything
-	all := []error{removeDisks(ctx, dir), removeGroups(dir)}
+	all := []error{removeVolumes(dir), removeDisks(ctx, dir), removeGroups(dir)}
 	installs, _ := filepath.Glob(filepath.Join(dir, "install*")) // the pattern is well formed
 	for _, in := range installs {
 		all = append(all, stopInstall(ctx, bin, in))

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
@@ -109,12 +110,23 @@ func (c *chaosClient) restoreAddon(ctx context.Context) {
 	a.order = a.order[:len(a.order)-1]
 }
 
+// deleteAddon repeats the deletion until the addon is gone: the app keeps its address until then, and so cannot get that
+// of another one.
 func (c *chaosClient) deleteAddon(ctx context.Context) {
 	a := c.addon()
 	if a == nil {
 		return
 	}
-	c.op(ctx, false, "addon", "delete", a.name, "--yes", "--force")
+	for began := time.Now(); ctx.Err() == nil; {
+		_, f := c.op(ctx, false, "addon", "delete", a.name, "--yes", "--force")
+		if f == nil || f.Class == errs.NotFound {
+			break
+		}
+		if time.Since(began) > operationLimit {
+			c.problem("client %d: addon %s cannot be deleted: %s", c.n, a.name, f)
+			break
+		}
+	}
 	c.app.addon, c.app.changing = "", true
 	c.addons = slices.DeleteFunc(c.addons, func(o *chaosAddon) bool { return o == a })
 }

@@ -191,7 +191,10 @@ func (c *chaosClient) createBox(ctx context.Context) {
 	if len(c.boxes) >= maxBoxes {
 		return
 	}
-	out, f := c.op(ctx, true, "sandbox", "create", "--template", "shell", "--name", name, "--wait", "2m")
+	args := []string{"sandbox", "create", "--template", "shell", "--name", name, "--wait", "2m"}
+	out, f := c.callIn(ctx, chaosInput{}, args...)
+	// The failure names the sandbox, of which a process may have been killed while it began.
+	c.judge(strings.Join(args, " "), f, f == nil || !slices.ContainsFunc(sandboxIDs(f.Message), c.wasKilled))
 	if f == nil {
 		c.boxes = append(c.boxes, &chaosBox{id: sandboxIDs(out)[0], values: []string{""}})
 	}
