@@ -136,13 +136,6 @@ func (c *chaos) wasKilled(sandbox string) bool {
 	return c.killed[sandbox]
 }
 
-// killedOf returns the number of processes of a kind that were killed.
-func (c *chaos) killedOf(kind string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.kills[kind]
-}
-
 // failure is how r failed.
 type failure struct {
 	Class   errs.Class
