@@ -2,8 +2,6 @@ package trust
 
 import (
 	"encoding/base64"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -142,18 +140,12 @@ func TestIssuerChanges(t *testing.T) {
 // do not each have it asked again.
 func TestTokensWaitOnceForAnIssuer(t *testing.T) {
 	t.Parallel()
-	calls, end := make(chan struct{}, 10), make(chan struct{})
-	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		calls <- struct{}{}
-		<-end
-	}))
-	t.Cleanup(hangs.Close)
-	t.Cleanup(func() { close(end) })
+	url, calls := oidctest.NewHanging(t)
 	p := oidctest.New(t)
-	p.URL = hangs.URL
+	p.URL = url
 	token := p.Token(t, audience, time.Minute, map[string]any{"sub": "s", "repository": "acme/shop", "ref": "refs/heads/main"})
-	r := forShop(t, hangs.URL)
-	r.now.Load().issuers[hangs.URL].client.Timeout = askAgain + 200*time.Millisecond
+	r := forShop(t, url)
+	r.now.Load().issuers[url].client.Timeout = askAgain + 200*time.Millisecond
 	var callers sync.WaitGroup
 	call := func() {
 		if _, err := r.Authenticate(t.Context(), token); !errs.Is(err, errs.Unavailable) {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/cookiejar"
-	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -226,14 +225,8 @@ func TestLoginReachesPublicProvidersOnly(t *testing.T) {
 // hangs do not each have it asked again.
 func TestLoginsWaitOnceForAProvider(t *testing.T) {
 	t.Parallel()
-	calls, end := make(chan struct{}, 10), make(chan struct{})
-	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		calls <- struct{}{}
-		<-end
-	}))
-	t.Cleanup(hangs.Close)
-	t.Cleanup(func() { close(end) })
-	g := startGated(t, loopback, app.RouteOidc{Issuer: hangs.URL})
+	url, calls := oidctest.NewHanging(t)
+	g := startGated(t, loopback, app.RouteOidc{Issuer: url})
 	g.providers.Timeout = providerPoll + 200*time.Millisecond
 	var visitors sync.WaitGroup
 	open := func() {

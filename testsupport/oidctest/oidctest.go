@@ -67,6 +67,19 @@ func (p *Provider) RotateKey(t testing.TB) {
 	p.key, p.keyID = key, rand.Text()
 }
 
+// NewHanging starts a provider that answers no request until the test ends, and returns its address and a value for
+// each request.
+func NewHanging(t testing.TB) (url string, calls <-chan struct{}) {
+	got, end := make(chan struct{}, 100), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		got <- struct{}{}
+		<-end
+	}))
+	t.Cleanup(s.Close)
+	t.Cleanup(func() { close(end) })
+	return s.URL, got
+}
+
 // Token returns a token for an audience, as the system of a CI gives its jobs; it is valid
 // from now for the time life.
 func (p *Provider) Token(t testing.TB, audience string, life time.Duration, claims map[string]any) string {
