@@ -1276,8 +1276,8 @@ type LogsRequest struct {
 	// Only lines of this level or a more serious one: trace, debug, info, warn, error, fatal.
 	// A line that says no level counts as info, on the error stream as error. Absent: all.
 	Level string `cbor:"11,keyasint,omitempty" json:"level,omitempty"`
-	// With app, without tail: at most this many of the existing lines, the last ones, and of
-	// these no line that 16 MiB of text or more follow; absent: all.
+	// With app, without tail: the server selects at most this many of the existing lines, the
+	// last ones, and stops when their text has 16 MiB; absent: all.
 	Limit *int64 `cbor:"12,keyasint,omitempty" json:"limit,omitempty"`
 }
 

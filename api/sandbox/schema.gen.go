@@ -58,8 +58,8 @@ const (
 	DefaultCPUMillis = 1000
 	// MinMemoryBytes: Least memory of a sandbox. (unit: bytes)
 	MinMemoryBytes = 33554432
-	// MaxLogSelection: Most text of the log lines that one request with a limit selects: a
-	// line that this much text follows, or more, is not among them. (unit: bytes)
+	// MaxLogSelection: A request for log lines with a limit selects the last ones until their
+	// text has this size. (unit: bytes)
 	MaxLogSelection = 16777216
 	// MaxMemoryBytes: Most memory of a sandbox. (unit: bytes)
 	MaxMemoryBytes = 17592186044416

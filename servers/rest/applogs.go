@@ -16,7 +16,7 @@ import (
 // AppLogs is lines of an app that a search found.
 type AppLogs struct {
 	Lines []AppLogLine `json:"lines" doc:"The last lines that match, ordered by time."`
-	More  bool         `json:"more" doc:"Earlier lines match too, or 16 MiB of text were found: search again with until set to the time of the first one."`
+	More  bool         `json:"more" doc:"Earlier lines match too, or the server stopped at 16 MiB of text: search again with until set to the time of the first one."`
 }
 
 type searchLogsInput struct {

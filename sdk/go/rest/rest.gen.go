@@ -710,7 +710,7 @@ type AppLogs struct {
 	// Lines The last lines that match, ordered by time.
 	Lines []AppLogLine `json:"lines"`
 
-	// More Earlier lines match too, or 16 MiB of text were found: search again with until set to the time of the first one.
+	// More Earlier lines match too, or the server stopped at 16 MiB of text: search again with until set to the time of the first one.
 	More bool `json:"more"`
 }
 

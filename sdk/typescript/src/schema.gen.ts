@@ -1799,7 +1799,7 @@ export interface components {
         AppLogs: {
             /** @description The last lines that match, ordered by time. */
             lines: components["schemas"]["AppLogLine"][];
-            /** @description Earlier lines match too, or 16 MiB of text were found: search again with until set to the time of the first one. */
+            /** @description Earlier lines match too, or the server stopped at 16 MiB of text: search again with until set to the time of the first one. */
             more: boolean;
         };
         AppPreview: {

@@ -17,8 +17,8 @@ class AppLogs:
     lines: list[AppLogLine]
     """ The last lines that match, ordered by time. """
     more: bool
-    """ Earlier lines match too, or 16 MiB of text were found: search again with until set to the time of the first
-    one. """
+    """ Earlier lines match too, or the server stopped at 16 MiB of text: search again with until set to the time of
+    the first one. """
 
     def to_dict(self) -> dict[str, Any]:
         lines = []
