@@ -51,11 +51,19 @@ func newDisks(b *bench, dir string) (*disks, error) {
 	return d, os.Mkdir(d.dir, 0o755)
 }
 
-func benchDisks(ctx context.Context, b *bench) error {
-	for _, p := range []string{"fio", "nbdkit", "qemu-nbd", "qemu-img", "losetup"} {
-		if _, err := exec.LookPath(p); err != nil {
+// needPrograms fails if a program is not installed.
+func needPrograms(names ...string) error {
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
 			return fmt.Errorf("%w: run hack/packages.sh test", err)
 		}
+	}
+	return nil
+}
+
+func benchDisks(ctx context.Context, b *bench) error {
+	if err := needPrograms("fio", "nbdkit", "qemu-nbd", "qemu-img", "losetup"); err != nil {
+		return err
 	}
 	d, err := newDisks(b, "disks")
 	if err != nil {

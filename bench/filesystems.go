@@ -25,10 +25,8 @@ const (
 // benchFilesystems has a database and a build work on file systems of an attached disk and of a loop device, and an
 // attached disk send what it holds to an S3 server.
 func benchFilesystems(ctx context.Context, b *bench) error {
-	for _, p := range []string{"mkfs.ext4", "mkfs.xfs", "losetup", "setpriv", "go"} {
-		if _, err := exec.LookPath(p); err != nil {
-			return fmt.Errorf("%w: run hack/packages.sh test", err)
-		}
+	if err := needPrograms("mkfs.ext4", "mkfs.xfs", "losetup", "setpriv", "go"); err != nil {
+		return err
 	}
 	d, err := newDisks(b, "filesystems")
 	if err != nil {
@@ -62,17 +60,13 @@ func (d *disks) filesystem(ctx context.Context, fs, group string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, detach()) }()
-	var sides []*volume
-	for name, device := range map[string]string{"ours": ours.info.Device, "loop": loop} {
-		v := &volume{name: name, dir: filepath.Join(d.dir, fs, "mnt-"+name)}
-		if err := v.mount(ctx, fs, device); err != nil {
+	sides := []*volume{{name: "ours", device: ours.info.Device}, {name: "loop", device: loop}}
+	for _, v := range sides {
+		v.dir = filepath.Join(d.dir, fs, "mnt-"+v.name)
+		defer func() { err = errors.Join(err, removeVolume(v.dir)) }()
+		if err := v.mount(ctx, fs); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, unix.Unmount(v.dir, 0)) }()
-		sides = append(sides, v)
-	}
-	if sides[0].name != "ours" {
-		sides[0], sides[1] = sides[1], sides[0]
 	}
 	rounds, turn := 3, 20
 	if d.b.opt.quick {
@@ -132,16 +126,16 @@ func loopDevice(ctx context.Context, file string) (device string, detach func() 
 }
 
 // volume is a mounted file system of one side.
-type volume struct{ name, dir string }
+type volume struct{ name, device, dir string }
 
-func (v *volume) mount(ctx context.Context, fs, device string) error {
-	if out, err := exec.CommandContext(ctx, "mkfs."+fs, "-q", device).CombinedOutput(); err != nil {
+func (v *volume) mount(ctx context.Context, fs string) error {
+	if out, err := exec.CommandContext(ctx, "mkfs."+fs, "-q", v.device).CombinedOutput(); err != nil {
 		return fmt.Errorf("mkfs.%s: %w: %s", fs, err, out)
 	}
 	if err := os.MkdirAll(v.dir, 0o755); err != nil {
 		return err
 	}
-	return unix.Mount(device, v.dir, fs, 0, "")
+	return unix.Mount(v.device, v.dir, fs, 0, "")
 }
 
 // build builds a package with a new build cache on the file system, and returns the seconds until all of it is on
@@ -251,23 +245,32 @@ func (d *database) stop(dir string) error {
 	return err
 }
 
-// removeVolumes ends the databases of a killed run and unmounts its file systems.
+// removeVolumes removes the volumes of a killed run.
 func removeVolumes(dir string) error {
 	all, _ := filepath.Glob(filepath.Join(dir, "filesystems", "*", "mnt-*")) // the pattern is well formed
-	var errList []error
+	var err error
 	for _, v := range all {
-		if _, err := os.Stat(filepath.Join(v, "pg", "data", "postmaster.pid")); err == nil {
-			pg, err := findDatabase()
-			if err == nil {
-				err = pg.stop(v)
-			}
-			errList = append(errList, err)
+		err = errors.Join(err, removeVolume(v))
+	}
+	return err
+}
+
+// removeVolume ends the database on a file system, if one runs, and unmounts the file system, if it is mounted.
+func removeVolume(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "pg", "data", "postmaster.pid")); err == nil {
+		pg, err := findDatabase()
+		if err == nil {
+			err = pg.stop(dir)
 		}
-		if err := unix.Unmount(v, 0); err != nil && !errors.Is(err, syscall.EINVAL) { // EINVAL: it is not mounted
-			errList = append(errList, fmt.Errorf("unmount %s: %w", v, err))
+		if err != nil {
+			return err
 		}
 	}
-	return errors.Join(errList...)
+	err := unix.Unmount(dir, 0)
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOENT) { // not mounted, not made
+		return nil
+	}
+	return err
 }
 
 // overS3 compares a disk during upload and GC to an S3 server with itself without them.
