@@ -58,7 +58,7 @@ func TestTimeToLiveBeyondEveryDuration(t *testing.T) {
 	}
 }
 
-// A size that no machine has is refused, and not taken as what is left of it in 64 bits.
+// The server refuses a size above the maximum, also one that overflows 64 bits in the unit of the system.
 func TestSizesOfTemplates(t *testing.T) {
 	s := newServer(t)
 	for body, ok := range map[string]bool{
