@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,9 +10,11 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/egress"
 )
@@ -35,36 +39,78 @@ type Internal struct {
 // serveUDP reads questions until ctx ends and c is closed or its deadline has passed. It
 // answers the questions that it has read until work ends.
 func (p *Proxy) serveUDP(ctx, work context.Context, c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxAllAsking)
-	buf := make([]byte, maxQuestion)
+	first, buf := make([]byte, maxQuestion), make([]byte, maxQuestion)
 	for {
-		n, from, err := c.ReadFromUDPAddrPort(buf)
+		question, from, err := p.next(c, raw, first, buf)
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
 			continue // such as an ICMP error about an earlier answer
 		}
-		guest := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-		if !p.mayAsk(guest.Addr()) {
+		if question == nil || !p.mayAsk(from.Addr()) {
 			continue
 		}
 		select {
 		case slots <- struct{}{}:
 		default:
-			p.asked(guest.Addr())
+			p.asked(from.Addr())
 			continue
 		}
-		question := append([]byte(nil), buf[:n]...)
+		question = bytes.Clone(question)
 		wg.Go(func() {
-			defer func() { p.asked(guest.Addr()); <-slots }()
-			if answer := p.answer(work, "udp4", guest.Addr(), question); answer != nil {
-				_, _ = c.WriteToUDPAddrPort(answer, guest) // a lost answer is asked for again
+			defer func() { p.asked(from.Addr()); <-slots }()
+			if answer := p.answer(work, "udp4", from.Addr(), question); answer != nil {
+				_, _ = c.WriteToUDPAddrPort(answer, from) // a lost answer is asked for again
 			}
 		})
 	}
+}
+
+// next takes a question from a socket, in one of two buffers. A question for a name of a private
+// network stays in the socket until its answer is sent, and is nil then: when this process is killed
+// in between, the question waits there for the process that answers next.
+func (p *Proxy) next(c *net.UDPConn, raw syscall.RawConn, first, buf []byte) ([]byte, netip.AddrPort, error) {
+	n, from, err := receive(raw, first, unix.MSG_PEEK)
+	if err != nil {
+		return nil, from, err
+	}
+	first = first[:n]
+	answer := p.answerInternal(from.Addr(), first)
+	if answer != nil {
+		_, _ = c.WriteToUDPAddrPort(answer, from)
+	}
+	// While two processes read, the other one may have taken this question. Then another one is next, or none.
+	n, next, err := receive(raw, buf, unix.MSG_DONTWAIT)
+	if err != nil || answer != nil && next == from && bytes.Equal(buf[:n], first) {
+		return nil, next, err
+	}
+	return buf[:n], next, nil
+}
+
+// receive reads one message of an IPv4 guest. With MSG_PEEK it waits for one, and leaves it in the
+// socket. With MSG_DONTWAIT its error is EAGAIN if there is none.
+func receive(c syscall.RawConn, buf []byte, flags int) (n int, from netip.AddrPort, _ error) {
+	var sender unix.Sockaddr
+	var inner error
+	err := c.Read(func(fd uintptr) bool {
+		n, sender, inner = unix.Recvfrom(int(fd), buf, flags)
+		return flags == unix.MSG_DONTWAIT || !errors.Is(inner, unix.EAGAIN)
+	})
+	if err == nil {
+		err = inner
+	}
+	if v4, ok := sender.(*unix.SockaddrInet4); ok && err == nil {
+		return n, netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), uint16(v4.Port)), nil
+	}
+	return 0, from, cmp.Or(err, error(unix.EAFNOSUPPORT))
 }
 
 func (p *Proxy) mayAsk(a netip.Addr) bool {
@@ -111,37 +157,61 @@ func (p *Proxy) converse(ctx context.Context, c *conn) {
 	}
 }
 
-// answer returns the answer to a guest's question; nil for no answer.
-func (p *Proxy) answer(ctx context.Context, network string, guest netip.Addr, question []byte) []byte {
+// asks parses the question of a guest. It returns the head of the reply; ok is false for no reply.
+func asks(message []byte) (reply dnsmessage.Header, q dnsmessage.Question, ok bool) {
 	var parser dnsmessage.Parser
-	h, err := parser.Start(question)
+	h, err := parser.Start(message)
 	if err != nil || h.Response {
-		return nil
+		return reply, q, false
 	}
-	reply := dnsmessage.Header{ID: h.ID, Response: true, OpCode: h.OpCode, RecursionDesired: h.RecursionDesired, RecursionAvailable: true}
+	reply = dnsmessage.Header{ID: h.ID, Response: true, OpCode: h.OpCode, RecursionDesired: h.RecursionDesired, RecursionAvailable: true}
 	questions, err := parser.AllQuestions()
 	if err != nil || len(questions) != 1 || h.OpCode != 0 || questions[0].Class != dnsmessage.ClassINET {
 		reply.RCode = dnsmessage.RCodeFormatError
+		return reply, q, true
+	}
+	return reply, questions[0], true
+}
+
+// answerInternal returns the answer to a guest's question for a name of its private network,
+// without waiting; nil for other questions.
+func (p *Proxy) answerInternal(guest netip.Addr, question []byte) []byte {
+	reply, q, ok := asks(question)
+	id, _, known := p.policyOf(guest)
+	if !ok || !known || reply.RCode != dnsmessage.RCodeSuccess || p.cfg.Internal == nil {
+		return nil
+	}
+	internal, ok := p.cfg.Internal(id, egress.Canonical(q.Name.String()))
+	if !ok {
+		return nil
+	}
+	if internal.Missing {
+		reply.RCode = dnsmessage.RCodeNameError
+	}
+	if q.Type != dnsmessage.TypeA {
+		internal.Addresses = nil
+	}
+	reply.Authoritative = true
+	return pack(reply, &q, internal.Addresses, internalTTL)
+}
+
+// answer returns the answer to any question of a guest; nil for no answer.
+func (p *Proxy) answer(ctx context.Context, network string, guest netip.Addr, question []byte) []byte {
+	if answer := p.answerInternal(guest, question); answer != nil {
+		return answer
+	}
+	reply, q, ok := asks(question)
+	if !ok {
+		return nil
+	}
+	if reply.RCode != dnsmessage.RCodeSuccess {
 		return pack(reply, nil, nil, 0)
 	}
-	q := questions[0]
-	id, policy, ok := p.policyOf(guest)
+	_, policy, ok := p.policyOf(guest)
 	if !ok {
 		return nil
 	}
 	name := egress.Canonical(q.Name.String())
-	if p.cfg.Internal != nil {
-		if internal, ok := p.cfg.Internal(id, name); ok {
-			if internal.Missing {
-				reply.RCode = dnsmessage.RCodeNameError
-			}
-			if q.Type != dnsmessage.TypeA {
-				internal.Addresses = nil
-			}
-			reply.Authoritative = true
-			return pack(reply, &q, internal.Addresses, internalTTL)
-		}
-	}
 	if policy.Mode == egress.All && !policy.Filtered() {
 		return p.names.pass(ctx, network, question)
 	}
@@ -152,6 +222,7 @@ func (p *Proxy) answer(ctx context.Context, network string, guest netip.Addr, qu
 		// Not "refused", after which some resolvers ask again until they time out.
 		reply.RCode, r.Reason = dnsmessage.RCodeNameError, "the policy does not permit the name"
 	case q.Type == dnsmessage.TypeA:
+		var err error
 		if known, err = p.names.lookup(ctx, name); err != nil {
 			reply.RCode, r.Reason = dnsmessage.RCodeServerFailure, err.Error()
 		} else if known.missing {

@@ -58,6 +58,67 @@ func TestServerFailure(t *testing.T) {
 	}
 }
 
+// TestQuestionOfAKilledProcess: a process reads a question for a name of a private network, and is killed
+// before it answers. The process that holds the socket too answers it.
+func TestQuestionOfAKilledProcess(t *testing.T) {
+	loopback := netip.MustParseAddr("127.0.0.1")
+	socket, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	guest, err := net.DialUDP("udp4", nil, socket.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guest.Close()
+	serve := func(internal func(id, name string) (Internal, bool)) (end func()) {
+		p := New(Config{Servers: func() []netip.AddrPort { return nil }, Internal: internal})
+		p.Set(loopback, "a", egress.Policy{Mode: egress.None})
+		f, err := socket.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.FilePacketConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := p.serveUDP(ctx, ctx, c.(*net.UDPConn)); err != nil {
+				t.Error(err)
+			}
+		}()
+		return func() { cancel(); c.Close(); <-ended }
+	}
+	reads, killed := make(chan struct{}), make(chan struct{})
+	end := serve(func(string, string) (Internal, bool) {
+		close(reads)
+		<-killed
+		return Internal{Missing: true}, true
+	})
+	defer func() { close(killed); end() }()
+	if _, err := guest.Write(question(t, "worker.shop.internal.")); err != nil {
+		t.Fatal(err)
+	}
+	<-reads
+	worker := netip.MustParseAddr("10.88.0.7")
+	defer serve(func(string, string) (Internal, bool) { return Internal{Addresses: []netip.Addr{worker}}, true })()
+	answer := make([]byte, maxQuestion)
+	_ = guest.SetReadDeadline(time.Now().Add(10 * time.Second))
+	n, err := guest.Read(answer)
+	if err != nil {
+		t.Fatalf("the question is lost: %v", err)
+	}
+	var m dnsmessage.Message
+	if err := m.Unpack(answer[:n]); err != nil || len(m.Answers) != 1 || m.Answers[0].Body.(*dnsmessage.AResource).A != worker.As4() {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
 // TestMemoryOfAGuest is bounded, whatever it asks for.
 func TestMemoryOfAGuest(t *testing.T) {
 	p := newProxy(t, "*.example.com")
