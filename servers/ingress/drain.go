@@ -57,11 +57,11 @@ func (in *Ingress) drain(ctx context.Context, srv *http.Server) {
 	defer http3.Wait()
 	http3.Go(func() { in.http3.drain(drain, limit) })
 	if in.successors.Load() > 0 {
-		in.draining.Store(true)
-		in.cfg.Logger.Info("a successor serves; requests under way go on", "limit", limit)
 		for _, l := range append(in.listeners[:len(in.listeners):len(in.listeners)], in.secure...) {
 			l.Close()
 		}
+		in.draining.Store(true) // only now no connection is accepted
+		in.cfg.Logger.Info("a successor serves; requests under way go on", "limit", limit)
 		in.awaitConnections(drain, limit/2)
 	}
 	if err := srv.Shutdown(drain); err != nil {

@@ -83,12 +83,12 @@ func (in *Ingress) handOver(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	in.successors.Add(1) // before the successor can serve, and so before this process is told to end
+	defer in.successors.Add(-1)
 	if err := in.sendSockets(c); err != nil {
 		in.cfg.Logger.Warn("cannot hand over", "error", err)
 		return
 	}
-	in.successors.Add(1)
-	defer in.successors.Add(-1)
 	in.cfg.Logger.Info("handed over the listening sockets")
 	gone := make(chan struct{})
 	go func() {

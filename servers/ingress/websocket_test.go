@@ -362,7 +362,9 @@ func TestExtendedConnectTakeover(t *testing.T) {
 		}
 		defer c.CloseNow()
 		old, ended := s.takeOver()
-		wait.For(t, "the first drains", old.draining.Load)
+		wait.For(t, "the first accepts no connections", func() bool {
+			return old.draining.Load() && old.http3.accept.Err() != nil
+		})
 		other, _, err := dialExtended(t, s.now, &extended{rt: rt()})
 		if err != nil {
 			t.Fatal(err)
