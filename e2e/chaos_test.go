@@ -32,6 +32,8 @@ const (
 	chaosClients = 3
 	// operationLimit bounds an operation, also on a busy machine and through kills.
 	operationLimit = 4 * time.Minute
+	// unheldTime bounds how long block devices have one of disk daemon and disk holder only, on a busy machine.
+	unheldTime = 5 * time.Second
 )
 
 // chaosKills are the processes that TestChaos kills, each as often as its weight says, and
@@ -56,7 +58,9 @@ type chaos struct {
 	log      []string        // operations and kills
 	killed   map[string]bool // sandboxes of which a process was killed
 	kills    map[string]int
-	outcomes map[string]int // of operations, by name and class
+	killedAt map[string]time.Time // the last kill of each kind
+	unheldAt time.Time            // disk daemon and disk holder were killed within unheldTime
+	outcomes map[string]int       // of operations, by name and class
 }
 
 // TestChaos: clients do random operations while random processes are killed. An operation
@@ -64,7 +68,7 @@ type chaos struct {
 // deleted nothing is left: no entity, nothing on the machine.
 func TestChaos(t *testing.T) {
 	t.Logf("-chaos.seed %d -chaos.time %s", *chaosSeed, *chaosTime)
-	c := &chaos{t: t, killed: map[string]bool{}, kills: map[string]int{}, outcomes: map[string]int{}}
+	c := &chaos{t: t, killed: map[string]bool{}, kills: map[string]int{}, killedAt: map[string]time.Time{}, outcomes: map[string]int{}}
 	c.server = own(t, "chaos", "--ingress-drain-timeout", "2s")
 	var err error
 	if c.in, err = instance.Find(c.state, config.DefaultRunDir()); err != nil {
@@ -134,6 +138,25 @@ func (c *chaos) wasKilled(sandbox string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.killed[sandbox]
+}
+
+// lostDevice reports whether f is an error that docs/architecture.md permits: disk daemon and disk holder were killed
+// within a moment, a minute ago at most. A file system that cannot read where it has room says that it has none.
+func (c *chaos) lostDevice(f *failure) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return f.Class == "" && (strings.Contains(f.Message, "I/O error") || strings.Contains(f.Message, "No space left on device")) &&
+		time.Since(c.unheldAt) < time.Minute
+}
+
+// killing notes a kill. The caller holds mu.
+func (c *chaos) killing(kind string) {
+	c.kills[kind]++
+	now := time.Now()
+	c.killedAt[kind] = now
+	if other := map[string]string{"disk daemon": "disk holder", "disk holder": "disk daemon"}[kind]; other != "" && now.Sub(c.killedAt[other]) < unheldTime {
+		c.unheldAt = now
+	}
 }
 
 // failure is how r failed.
@@ -242,7 +265,7 @@ func (c *chaos) killOne(kind, command string, which int) {
 		return
 	}
 	c.mu.Lock()
-	c.kills[kind]++
+	c.killing(kind)
 	for _, id := range sandboxID.FindAllString(name, -1) {
 		c.killed[id] = true
 	}

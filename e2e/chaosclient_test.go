@@ -134,7 +134,7 @@ func (c *chaosClient) judge(command string, f *failure, sure bool) {
 	if f != nil {
 		class = string(f.Class)
 		c.note("%s: %s", text, f)
-		if !retryable(f, sure) {
+		if !retryable(f, sure) && !c.lostDevice(f) {
 			c.problem("%s: %s", text, f)
 		}
 		if f.Class == errs.Unavailable { // clients come again later
