@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/lsvd/frontend/loop"
@@ -136,5 +139,26 @@ func TestKillAttach(t *testing.T) {
 	}
 	if waiting := uninterruptible(t); len(waiting) > 0 {
 		t.Fatalf("threads wait for the disk: %v", waiting)
+	}
+}
+
+// TestNoWaitForItself: a daemon that may not be an I/O flusher has no huge pages. For one, the kernel waited for the
+// I/O of a page whose answer waited for the huge page.
+func TestNoWaitForItself(t *testing.T) {
+	attachtest.Need(t)
+	name, run := owner(t)
+	p := start(t, daemonEnv+"="+t.TempDir(), ownerEnv+"="+name, runEnv+"="+run)
+	defer p.end(t, syscall.SIGTERM)
+	_, err := unix.PrctlRetInt(unix.PR_GET_IO_FLUSHER, 0, 0, 0, 0)
+	want := "1"
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
+		want = "0"
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line := "\nTHP_enabled:\t" + want + "\n"; !strings.Contains(string(status), line) {
+		t.Errorf("no line %q in %s", line, status)
 	}
 }

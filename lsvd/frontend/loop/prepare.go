@@ -22,7 +22,8 @@ const oomScore = "-900"
 // Prepare readies a process that serves attached disks. It is called first in
 // main, before anything is open: it may replace the process by itself with the
 // same arguments, once. With that all threads are I/O flushers: memory that
-// they allocate never waits for the very disk they serve. What the process is
+// they allocate never waits for the very disk they serve. Without the right to
+// be that, the process has no huge pages, which wait most. What the process is
 // not allowed to do is logged and left.
 func Prepare(logger *slog.Logger) error {
 	if runtime.GOMAXPROCS(0) < minProcs && os.Getenv("GOMAXPROCS") == "" {
@@ -44,6 +45,11 @@ func Prepare(logger *slog.Logger) error {
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) { // no CAP_SYS_RESOURCE; before Linux 5.6
 		logger.Info("memory reclaim may wait for disks of this process: it may not be an I/O flusher", "error", err)
+		// For a huge page the kernel moves pages, and waits for their I/O: maybe that of a request which
+		// waits for this memory.
+		if err := unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0); err != nil {
+			logger.Warn("a huge page of this process may wait for its own disks", "error", err)
+		}
 		return nil
 	}
 	if err != nil {
