@@ -39,9 +39,11 @@ const (
 	quicRetry = 2 * time.Second
 	// altSvcAge is how long a client may remember that there is HTTP/3.
 	altSvcAge = 24 * time.Hour
+	// retryQuiet is how long after an answer to Retry another one may come.
+	retryQuiet = 2 * time.Second
 	// goAwayQuiet is how long a connection that was asked to end stays open without a
 	// request, so that the client hears of it before it sends the next.
-	goAwayQuiet = time.Second
+	goAwayQuiet = 5 * time.Second
 )
 
 const http3Magic = "runtime-ingress-http3 1 "
@@ -375,7 +377,7 @@ func (h *http3Server) drain(ctx context.Context, limit time.Duration) {
 		}
 		// Packets that were read before may begin a connection in a moment; an answer to
 		// Retry comes with the id of this process.
-		return !read && h.pending.Load() == 0 && time.Since(begin) > 2*reportEvery && time.Since(time.Unix(0, h.retried.Load())) > 2*goAwayQuiet
+		return !read && h.pending.Load() == 0 && time.Since(begin) > 2*reportEvery && time.Since(time.Unix(0, h.retried.Load())) > retryQuiet
 	})
 	cancel()
 	h.stop()
