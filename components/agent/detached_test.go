@@ -107,10 +107,16 @@ func TestDetachedProcessNeverWaits(t *testing.T) {
 		script := fmt.Sprintf("i=0; yes 0123456789abcde | head -n %d; echo end", lines)
 		id := f.detach("/bin/sh", "-c", script)
 		wait.For(t, "it has ended", func() bool { p, ok := f.listed(id); return ok && p.Exit != nil })
-		p := f.attach(id, 16)
-		at, _ := p.Offsets()
+		total := int64(lines*16 + 4)
+		var p execution.Process
+		var at int64
+		wait.For(t, "the agent has read all of its output", func() bool {
+			p = f.attach(id, 16)
+			at, _ = p.Offsets()
+			return at >= total-256<<10
+		})
 		out, err := io.ReadAll(p.Stdout())
-		if total := int64(lines*16 + 4); err != nil || at+int64(len(out)) != total || !strings.HasSuffix(string(out), "abcde\nend\n") || at < total-256<<10 {
+		if err != nil || at+int64(len(out)) != total || !strings.HasSuffix(string(out), "abcde\nend\n") {
 			t.Errorf("from %d of %d: %d bytes, %v", at, total, len(out), err)
 		}
 		// A slow reader does not stop the process, and gets output with its right offset.
