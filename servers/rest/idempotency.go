@@ -16,7 +16,8 @@ import (
 
 // runIdempotent creates a sandbox, or returns the one that an earlier request
 // with the key created. The key is kept with the sandbox: its name is that of
-// the request or made of the key, so of two requests one finds the name taken.
+// the request or made of the key, so of two requests one finds the name taken,
+// or, if the first one's sandbox was the last that there was room for, no room.
 func runIdempotent(ctx context.Context, key string, request any, req *sandbox.RunRequest) (*sandbox.Sandbox, error) {
 	if key == "" {
 		return sandboxOf(sandboxes(ctx).Run(ctx, req))
@@ -35,7 +36,7 @@ func runIdempotent(ctx context.Context, key string, request any, req *sandbox.Ru
 	}
 	req.Labels[session.LabelKey], req.Labels[session.LabelRequest] = keyHash, requestHash
 	sb, err := sandboxOf(sandboxes(ctx).Run(ctx, req))
-	if !errs.Is(err, errs.AlreadyExists) {
+	if !errs.Is(err, errs.AlreadyExists) && !errs.Is(err, errs.ResourceExhausted) {
 		return sb, err
 	}
 	page, lerr := remote.New(callerFrom(ctx).Client).List(ctx, entity.Query{Kind: sandbox.KindSandbox, Name: req.Name, Labels: map[string]string{session.LabelKey: keyHash}})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/rpc"
@@ -268,6 +269,15 @@ func TestRESTIdempotency(t *testing.T) {
 	var page rest.SessionPage
 	if e.call(http.MethodGet, "/sessions", "", http.StatusOK, &page); len(page.Sessions) != 3 {
 		t.Errorf("%d sessions", len(page.Sessions))
+	}
+	// Also when no other session may exist: a client that lost the answer holds that room itself.
+	e.limit(core.QuotaResourceSandboxes, 3)
+	if again := post("order-17", body); again != ids[0] {
+		t.Errorf("%s, want %s", again, ids[0])
+	}
+	e.callWith(header("order-21"), http.MethodPost, "/sessions?wait=0", body, http.StatusTooManyRequests, &p)
+	if p.Class != "resource_exhausted" {
+		t.Errorf("one session too much: %+v", p)
 	}
 }
 
