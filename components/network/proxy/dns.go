@@ -83,7 +83,10 @@ func (p *Proxy) next(c *net.UDPConn, raw syscall.RawConn, first, buf []byte) ([]
 		return nil, from, err
 	}
 	first = first[:n]
-	answer := p.answerInternal(from.Addr(), first)
+	var answer []byte
+	if reply, q, ok := asks(first); ok {
+		answer = p.answerInternal(from.Addr(), reply, q)
+	}
 	if answer != nil {
 		_, _ = c.WriteToUDPAddrPort(answer, from)
 	}
@@ -174,11 +177,10 @@ func asks(message []byte) (reply dnsmessage.Header, q dnsmessage.Question, ok bo
 }
 
 // answerInternal returns the answer to a guest's question for a name of its private network,
-// without waiting; nil for other questions.
-func (p *Proxy) answerInternal(guest netip.Addr, question []byte) []byte {
-	reply, q, ok := asks(question)
+// without waiting; nil for other questions. The arguments are those of asks.
+func (p *Proxy) answerInternal(guest netip.Addr, reply dnsmessage.Header, q dnsmessage.Question) []byte {
 	id, _, known := p.policyOf(guest)
-	if !ok || !known || reply.RCode != dnsmessage.RCodeSuccess || p.cfg.Internal == nil {
+	if !known || reply.RCode != dnsmessage.RCodeSuccess || p.cfg.Internal == nil {
 		return nil
 	}
 	internal, ok := p.cfg.Internal(id, egress.Canonical(q.Name.String()))
@@ -197,12 +199,12 @@ func (p *Proxy) answerInternal(guest netip.Addr, question []byte) []byte {
 
 // answer returns the answer to any question of a guest; nil for no answer.
 func (p *Proxy) answer(ctx context.Context, network string, guest netip.Addr, question []byte) []byte {
-	if answer := p.answerInternal(guest, question); answer != nil {
-		return answer
-	}
 	reply, q, ok := asks(question)
 	if !ok {
 		return nil
+	}
+	if answer := p.answerInternal(guest, reply, q); answer != nil {
+		return answer
 	}
 	if reply.RCode != dnsmessage.RCodeSuccess {
 		return pack(reply, nil, nil, 0)
