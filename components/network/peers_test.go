@@ -73,10 +73,17 @@ func TestStandInsCarryTCP(t *testing.T) {
 	}
 }
 
+// appsOfTwo is appsOf with db on another node.
+func appsOfTwo() []appnet.App {
+	apps := appsOf()
+	apps[1].Members[0].Node = "other"
+	return apps
+}
+
 // twoNodes is a node with the guests of attachApps but db, which is on another node, and that other
-// node. With a table of appsOf it connects the first to the second.
+// node. With a table of appsOfTwo it connects the first to the second, until stop.
 // open counts the connections between them.
-func twoNodes(t *testing.T) (m, other *Manager, guests map[string]Attachment, apps []appnet.App, open *atomic.Int32) {
+func twoNodes(t *testing.T) (m, other *Manager, guests map[string]Attachment, open *atomic.Int32, stop func()) {
 	t.Helper()
 	open = &atomic.Int32{}
 	other = start(t)
@@ -88,14 +95,13 @@ func twoNodes(t *testing.T) (m, other *Manager, guests map[string]Attachment, ap
 		open.Add(1)
 		return &counted{TCPConn: c, end: sync.OnceFunc(func() { open.Add(-1) })}, nil
 	}})
-	m.runs(t)
+	stop = sync.OnceFunc(m.runsUntil(t))
+	t.Cleanup(stop)
 	setApps(t, other, appsOf())
-	apps = appsOf()
-	apps[1].Members[0].Node = "other"
-	setApps(t, m, apps)
+	setApps(t, m, appsOfTwo())
 	guests = attachApps(t, m)
 	guests["db"] = attachWith(t, other, "db", egress.Open())
-	return m, other, guests, apps, open
+	return m, other, guests, open, stop
 }
 
 type counted struct {
@@ -127,7 +133,7 @@ func TestPeersOnAnotherNode(t *testing.T) {
 	if !private.Run(t) {
 		return
 	}
-	m, other, guests, apps, open := twoNodes(t)
+	m, other, guests, open, stop := twoNodes(t)
 	for _, port := range []uint16{80, 5432} {
 		echoes(t, guests["db"], port)
 	}
@@ -195,13 +201,14 @@ func TestPeersOnAnotherNode(t *testing.T) {
 	c.Close()
 	wait.For(t, "no connection is left", func() bool { return open.Load() == 0 })
 
-	// The next server gives the same address.
+	// The next server gives the same address. Two that run would each restore the firewall.
+	stop()
 	again := New(m.cfg)
 	if err := again.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	defer again.proxy.Close()
-	setApps(t, again, slices.Clone(apps))
+	setApps(t, again, appsOfTwo())
 	if got := again.apps.Load().StandIn("db"); got != a {
 		t.Errorf("after a restart the address is %s, not %s", got, a)
 	}
@@ -212,7 +219,7 @@ func TestPeersEnd(t *testing.T) {
 	if !private.Run(t) {
 		return
 	}
-	m, _, guests, apps, _ := twoNodes(t)
+	m, _, guests, _, _ := twoNodes(t)
 	echoes(t, guests["db"], 5432)
 	to := netip.AddrPortFrom(standIn(t, m, guests["shop"], "db.internal"), 5432)
 	open := func(from string) net.Conn {
@@ -241,7 +248,7 @@ func TestPeersEnd(t *testing.T) {
 	if err := ping(shop, later); err != nil {
 		t.Errorf("another sandbox has ended: %v", err)
 	}
-	apps = slices.Clone(apps)
+	apps := appsOfTwo()
 	apps[1].From = []string{"blog"}
 	setApps(t, m, apps)
 	ended("shop is not permitted any more", shop)
