@@ -1,8 +1,6 @@
 package fuse
 
 import (
-	"slices"
-
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd/internal/memlimit"
@@ -12,8 +10,7 @@ import (
 // buffer is memory for a request and its data, or the data of its answer.
 type buffer struct {
 	c      *Conn
-	mem    []byte // the head page
-	slab   *slab  // has data; nil: mem does
+	mem    []byte
 	head   []byte // header and arguments of the request
 	data   []byte
 	out    []byte // header and arguments of the answer
@@ -26,36 +23,19 @@ type buffer struct {
 
 const page = 4096
 
-// newBuffer makes a buffer. Those that an idle disk has take no more than they
-// need, the others are in slabs. The caller holds bufMu.
+// newBuffer makes a buffer. The caller holds bufMu.
 func newBuffer(c *Conn) (*buffer, error) {
-	b := &buffer{c: c}
-	size := page
-	if c.plain <= waitingMost {
-		size += maxWrite
-	}
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	mem, err := unix.Mmap(-1, 0, page+maxWrite, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, errs.Wrap(err, "make a buffer")
 	}
-	memlimit.AddOffHeap(int64(size))
-	if b.mem = mem; size > page {
-		b.data = mem[page:]
-		c.plain++
-	} else if b.slab, b.data, err = c.carve(); err != nil {
-		b.unmap()
-		return nil, err
-	}
+	memlimit.AddOffHeap(int64(len(mem)))
+	b := &buffer{c: c, mem: mem, data: mem[page:]}
 	b.head, b.out = mem[:inHead+writeArg], mem[page/2:page/2:page]
 	b.in[0].Base, b.in[1].Base = &b.head[0], &b.data[0]
 	b.in[0].SetLen(len(b.head))
 	b.in[1].SetLen(len(b.data))
 	return b, nil
-}
-
-func (b *buffer) unmap() {
-	memlimit.AddOffHeap(-int64(len(b.mem)))
-	unix.Munmap(b.mem)
 }
 
 // maxBuffers is how many requests are carried out at a time: more than a loop
@@ -108,25 +88,11 @@ func (c *Conn) trimBuffers() {
 	c.leastSpare = len(c.spare)
 }
 
-// free frees n of the spare buffers, those in slabs first. The caller holds
-// bufMu.
+// free frees n of the spare buffers. The caller holds bufMu.
 func (c *Conn) free(n int) {
-	slices.SortStableFunc(c.spare, func(a, b *buffer) int {
-		switch {
-		case (a.slab == nil) == (b.slab == nil):
-			return 0
-		case a.slab != nil:
-			return -1
-		}
-		return 1
-	})
 	for _, b := range c.spare[:n] {
-		b.unmap()
-		if b.slab != nil {
-			c.release(b.slab, b.data)
-		} else {
-			c.plain--
-		}
+		memlimit.AddOffHeap(-int64(len(b.mem)))
+		unix.Munmap(b.mem)
 	}
 	c.spare = append([]*buffer(nil), c.spare[n:]...)
 	c.buffers -= n

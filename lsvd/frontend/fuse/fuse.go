@@ -103,8 +103,6 @@ type Conn struct {
 	spare      []*buffer // last in first out
 	leastSpare int       // of them since the last trim
 	buffers    int
-	plain      int // of buffers, without a slab
-	slabs      []*slab
 }
 
 func (o Options) withDefaults() Options {
