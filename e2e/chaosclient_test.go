@@ -193,11 +193,15 @@ func (c *chaosClient) createBox(ctx context.Context) {
 	}
 	args := []string{"sandbox", "create", "--template", "shell", "--name", name, "--wait", "2m"}
 	out, f := c.callIn(ctx, chaosInput{}, args...)
-	// The failure names the sandbox, of which a process may have been killed while it began.
-	c.judge(strings.Join(args, " "), f, f == nil || !slices.ContainsFunc(sandboxIDs(f.Message), c.wasKilled))
+	c.judge(strings.Join(args, " "), f, c.begins(f))
 	if f == nil {
 		c.boxes = append(c.boxes, &chaosBox{id: sandboxIDs(out)[0], values: []string{""}})
 	}
+}
+
+// begins is false if f names a sandbox of which a process was killed while it began.
+func (c *chaosClient) begins(f *failure) bool {
+	return f == nil || !slices.ContainsFunc(sandboxIDs(f.Message), c.wasKilled)
 }
 
 func (c *chaosClient) writeBox(ctx context.Context) {
@@ -258,7 +262,9 @@ func (c *chaosClient) forkBox(ctx context.Context) {
 	if b == nil || len(c.boxes) >= maxBoxes {
 		return
 	}
-	out, f := c.opOn(ctx, b, "sandbox", "fork", b.id)
+	args := []string{"sandbox", "fork", b.id}
+	out, f := c.callIn(ctx, chaosInput{}, args...)
+	c.judge(strings.Join(args, " "), f, c.sure(b) && c.begins(f))
 	if f != nil {
 		c.failed(b, f)
 		return
