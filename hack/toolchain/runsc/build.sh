@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds runsc with its seccomp programs compiled ahead, with a limit of files, and the sidecars that it looks for beside itself:
+# Builds runsc with its seccomp programs compiled ahead, with a limit of files and the errors of fsync, and the sidecars
+# that it looks for beside itself:
 #
 #   hack/toolchain/runsc/build.sh GO MODULE OUT LDFLAGS
 #
@@ -50,6 +51,11 @@ upper=$work/gvisor/runsc/boot/vfs.go
 size='Data += "size=" + mountConf.Size'
 [ "$(grep -cF "$size" "$upper")" = 1 ] || { echo "runsc/boot of this gVisor is not as expected" >&2; exit 1; }
 sed -i "s|$size|Data += \"size=\" + strings.Replace(mountConf.Size, \"/\", \",nr_inodes=\", 1)|" "$upper"
+
+# gVisor drops the error of the host's fsync, so that a program takes for durable what its disk has refused.
+gofer=$work/gvisor/pkg/sentry/fsimpl/gofer/gofer.go
+[ "$(grep -cP '^\t\t[rw]h\.sync(Data)?\(ctx\)$' "$gofer")" = 4 ] || { echo "pkg/sentry/fsimpl/gofer of this gVisor is not as expected" >&2; exit 1; }
+sed -i -E 's/^(\t\t)([rw]h\.sync(Data)?\(ctx\))$/\1if err := \2; err != nil {\n\1\treturn err\n\1}/' "$gofer"
 
 if [ ${#run[@]} -gt 0 ]; then
 	# QEMU has no seccomp(2), by which precompile asks whether a program may kill the whole process: all kernels since 4.14 can.
