@@ -8,6 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/attachtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // post sends a body to an app.
@@ -38,7 +44,7 @@ func (s *server) tryPost(ctx context.Context, app, body string) error {
 
 // TestAppKeepsItsDisk deploys an app that writes to its disk. The data are there
 // after a new version, a version that fails, a restart, a rollback, the stop of a
-// sandbox and the deletion of the app. Requests that come between two versions are answered.
+// sandbox, the loss of its block device and the deletion of the app. Requests that come between two versions are answered.
 func TestAppKeepsItsDisk(t *testing.T) {
 	t.Parallel()
 	const name, disk = "notes", "go-notes-data"
@@ -72,12 +78,20 @@ func TestAppKeepsItsDisk(t *testing.T) {
 		t.Errorf("%d of %d requests failed", failed, all)
 	}
 
+	in, err := instance.Find(s.state, config.DefaultRunDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	attachtest.EndDevices(t, in)
+	wait.NoError(t, "an app that lost its block device writes again", func() error { return s.tryPost(t.Context(), name, "third") }, wait.Within(2*time.Minute))
+	s.answers(t, name, "/", "v1\nfirst\nsecond\nthird")
+
 	var sandboxes []struct{ ID string }
 	if s.json(t, &sandboxes, "sandbox", "list", "--app", name); len(sandboxes) != 1 {
 		t.Fatalf("%d sandboxes", len(sandboxes))
 	}
 	s.r(t, "", "sandbox", "stop", sandboxes[0].ID)
-	s.answers(t, name, "/", "v1\nfirst\nsecond")
+	s.answers(t, name, "/", "v1\nfirst\nsecond\nthird")
 
 	if out := s.r(t, "", "disk", "list"); !strings.Contains(out, disk) || !strings.Contains(out, name) {
 		t.Errorf("disk list: %s", out)
@@ -89,7 +103,7 @@ func TestAppKeepsItsDisk(t *testing.T) {
 		t.Errorf("app delete: %s", out)
 	}
 	s.r(t, dir, "app", "deploy", "--app", "again", "--dir", copyExample(t, "go-notes"))
-	s.answers(t, "again", "/", "v1\nfirst\nsecond")
+	s.answers(t, "again", "/", "v1\nfirst\nsecond\nthird")
 	s.r(t, "", "app", "delete", "again", "--yes")
 	s.r(t, "", "disk", "delete", disk, "--yes")
 }

@@ -1034,6 +1034,9 @@ func (x *DiskMountSpec) ValidateFields(v *schema.Validator) {
 
 // DiskMountStatus: what is known of a disk_mount.
 type DiskMountStatus struct {
+	// Time when the node noticed that the block device of the mount was gone. The sandbox
+	// ends, since the mount only gives it errors.
+	LostAt *time.Time `cbor:"1,keyasint,omitempty" json:"lost_at,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1058,6 +1061,7 @@ const (
 	DiskMountAttrPath     = "spec.path"
 	DiskMountAttrReadOnly = "spec.read_only"
 	DiskMountAttrWriter   = "spec.writer"
+	DiskMountAttrLostAt   = "status.lost_at"
 )
 
 // NewDiskMount returns a disk_mount with every default applied.
@@ -1132,6 +1136,7 @@ var DiskMountKind = &schema.Kind{
 		{Path: "spec.path", Number: 4, Type: "string", Doc: "Path in the sandbox.", Required: true},
 		{Path: "spec.read_only", Number: 5, Type: "bool", Doc: "The sandbox cannot write to it.", Default: "false"},
 		{Path: "spec.writer", Number: 6, Type: "string", Doc: "Id of the disk if the sandbox can write to it, so that only one can.", Unique: true},
+		{Path: "status.lost_at", Number: 1, Type: "time", Doc: "Time when the node noticed that the block device of the mount was gone. The sandbox ends, since the mount only gives it errors."},
 	},
 	Columns: []schema.Column{
 		{Title: "DISK", Value: func(obj schema.Object, _ time.Time) string {

@@ -240,6 +240,7 @@ const (
 	EndReasonCrash EndReason = "crash" // The sandbox itself (kernel, shim) died.
 	EndReasonSetup EndReason = "setup" // It could not be set up.
 	EndReasonHung  EndReason = "hung"  // It no longer answered its liveness check.
+	EndReasonDisk  EndReason = "disk"  // One of its disks lost its block device.
 )
 
 // Valid reports whether e is one of the values.
@@ -253,7 +254,8 @@ func (e EndReason) Valid() bool {
 		EndReasonNode,
 		EndReasonCrash,
 		EndReasonSetup,
-		EndReasonHung:
+		EndReasonHung,
+		EndReasonDisk:
 		return true
 	}
 	return false
@@ -261,7 +263,7 @@ func (e EndReason) Valid() bool {
 
 // Choices lists the values in the order of their declaration.
 func (EndReason) Choices() []string {
-	return []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung"}
+	return []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung", "disk"}
 }
 
 // SandboxOrigin is an enum. Way by which a request got its sandbox.
@@ -2727,7 +2729,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.service", Number: 4, Type: "string", Doc: "The service of the app."},
 		{Path: "spec.node", Number: 5, Type: "ref node", Doc: "Its node; the scheduler sets it once.", Indexed: true},
 		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "Desired state.", Default: "running", Choices: []string{"running", "paused", "stopped"}},
-		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung"}},
+		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung", "disk"}},
 		{Path: "spec.ttl", Number: 8, Type: "duration", Doc: "Ends this long after it was claimed, or began to run if it was not; absent: never."},
 		{Path: "spec.resume_ttl", Number: 21, Type: "duration", Doc: "When its ttl has run out it is paused, and has this one from each resume on; absent: it ends."},
 		{Path: "spec.idle_timeout", Number: 18, Type: "duration", Doc: "Idle time: without a process that was executed, a connection or an open file for this long, on_idle happens; absent: never."},
@@ -2748,7 +2750,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "pausing", "paused", "stopping", "stopped", "failed"}},
 		{Path: "status.ready", Number: 2, Type: "bool", Doc: "Whether its probe passes.", Default: "false"},
 		{Path: "status.address", Number: 3, Type: "string", Doc: "Its IPv4 address while it has one."},
-		{Path: "status.reason", Number: 4, Type: "enum end_reason", Doc: "Reason of its end.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung"}},
+		{Path: "status.reason", Number: 4, Type: "enum end_reason", Doc: "Reason of its end.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup", "hung", "disk"}},
 		{Path: "status.exit_code", Number: 5, Type: "int", Doc: "Exit code of the main process; 128+n for signal n."},
 		{Path: "status.message", Number: 6, Type: "string", Doc: "Problem and advice."},
 		{Path: "status.pauses", Number: 13, Type: "int", Doc: "How often it was paused.", Default: "0"},

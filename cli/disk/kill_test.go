@@ -145,6 +145,40 @@ func TestKillsLoseNoWrite(t *testing.T) {
 	n.delete("data")
 }
 
+// TestLostDevice kills the disk daemon and its holder at once, which ends the block device that a sandbox uses. The
+// sandbox cannot sync what it writes, its mount is marked, and the next sandbox has what this one had synced.
+func TestLostDevice(t *testing.T) {
+	n := newNode(t)
+	n.create("data")
+	d := n.detached("data")
+	one := n.run(disks.Volume{Disk: d.GetID(), Path: "/data"})
+	one.Status.Phase = sandbox.SandboxPhaseRunning
+	if err := entity.UpdateStatus(t.Context(), n.store, one); err != nil {
+		t.Fatal(err)
+	}
+	n.guest(one, "put", "/data/file", "kept")
+	attachtest.EndDevices(t, n.Instance)
+	if _, ok := n.Env().Try(t, string(one.ID), execution.ExecSpec{Command: []string{"/bin/guest", "put", "/data/late", "lost"}}); ok {
+		t.Error("a file that the disk does not have is synced")
+	}
+	wait.For(t, "the mount is lost", func() bool {
+		m, err := disks.Lost(t.Context(), n.store, one.GetID())
+		return err == nil && m != nil && m.Spec.Path == "/data"
+	}, wait.Within(2*time.Minute), wait.State(func() any { return n.get("data").Status }))
+	n.end(one)
+
+	two := n.run(disks.Volume{Disk: d.GetID(), Path: "/data"})
+	if got := n.guest(two, "read", "/data/file"); got != "kept" {
+		t.Errorf("the next sandbox reads %q", got)
+	}
+	if m, err := disks.Lost(t.Context(), n.store, two.GetID()); m != nil || err != nil {
+		t.Errorf("its mount: %+v, %v", m, err)
+	}
+	n.end(two)
+	n.detached("data")
+	n.delete("data")
+}
+
 // killedServer runs a server that is killed after a time, or soon after it has
 // mounted the disk, which it then reports.
 func (n *node) killedServer(spec string, after time.Duration) (mounted bool) {

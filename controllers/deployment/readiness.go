@@ -207,6 +207,10 @@ func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 		f.Reason = app.FailureReasonInternal
 		f.Message = fmt.Sprintf("the node of service %s went away %s", svc.Name, before)
 		f.Hint = "`r node list` shows the nodes; `r deploy` tries again"
+	case sandbox.EndReasonDisk:
+		f.Reason = app.FailureReasonInternal
+		f.Message = because(fmt.Sprintf("service %s was stopped %s", svc.Name, before), sb.Status.Message)
+		f.Hint = "that is no fault of the app: `r disk show` says how its disk is; `r deploy` tries again"
 	case sandbox.EndReasonCrash:
 		f.Reason = app.FailureReasonInternal
 		f.Message = because(fmt.Sprintf("the sandbox of service %s died %s", svc.Name, before), sb.Status.Message)

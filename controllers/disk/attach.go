@@ -73,6 +73,9 @@ func (r *Reconciler) mount(ctx context.Context, d *disk.Disk, v Volume) error {
 	}
 	if mounted != "" && mounted != v.Device { // of a device that is gone
 		r.Logger.Warn("the device of a mounted disk is gone", "volume", string(d.ID), "device", mounted)
+		if err := r.lose(ctx, d); err != nil {
+			return err
+		}
 		if err := filesystem.Abandon(dir); err != nil {
 			return err
 		}

@@ -37,7 +37,7 @@ func (r *Reconciler) Controller() kit.Controller {
 			Creates: []*schema.Kind{disk.DiskMountKind},
 			Deletes: []*schema.Kind{disk.DiskKind, disk.DiskSnapshotKind, disk.DiskMountKind},
 			Owns: append(kit.Fields(disk.DiskKind, "status"), append(kit.Fields(disk.DiskSnapshotKind, "status"),
-				kit.Fields(disk.DiskMountKind, "spec")...)...),
+				kit.Fields(disk.DiskMountKind, "spec", "status")...)...),
 		},
 	}
 }

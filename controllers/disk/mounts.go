@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"time"
 
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
@@ -46,6 +47,30 @@ func (r *Reconciler) use(ctx context.Context, sb *sandbox.Sandbox, v disks.Volum
 		}
 		return r.attach(ctx, d)
 	})
+}
+
+// lose records which sandboxes of this node have a mount of a disk whose device is gone. A sandbox that is not
+// running gets the next mount.
+func (r *Reconciler) lose(ctx context.Context, d *disk.Disk) error {
+	mounts, err := r.mounts(ctx, d)
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, m.Spec.Sandbox)
+		if errs.Is(err, errs.NotFound) || err == nil && sb.Status.Phase != sandbox.SandboxPhaseRunning {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		m.Status.LostAt = &now
+		if err := entity.UpdateStatus(ctx, r.Store, m); err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Release detaches the disks of a sandbox that the driver has deleted, except

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/pkg/schema"
@@ -23,16 +25,28 @@ const (
 // sandboxes of this node and of the driver's instances wake it. A sweep of all
 // instances finds those without an entity.
 func (r *Reconciler) Controller() kit.Controller {
+	watches, reads := []kit.Source{kit.Func(r.watchDriver)}, []*schema.Kind{core.NodeKind, sandbox.SnapshotKind}
+	if r.Disks != nil {
+		watches, reads = append(watches, kit.Map(ofLostMount)), append(reads, disk.DiskMountKind)
+	}
 	return kit.Controller{
 		Name: "sandbox", Kind: sandbox.SandboxKind, Filter: r.Mine, Workers: workers, Resync: time.Minute,
 		Reconcile: r.Reconcile,
-		Watches:   []kit.Source{kit.Func(r.watchDriver)},
-		Access: kit.Access{Reads: []*schema.Kind{core.NodeKind, sandbox.SnapshotKind}, Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
+		Watches:   watches,
+		Access: kit.Access{Reads: reads, Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
 			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.desired"}, Owner: "api", Why: "to pause an idle one or one whose time is over, and to go on with one that cannot be paused", When: changesDesired,
 		}, {
 			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.ttl"}, Owner: "api", Why: "to pause one whose time is over, or to give it time if it cannot be paused", When: changesTTL,
 		}}},
 	}
+}
+
+// ofLostMount returns the sandbox of a mount whose block device is gone.
+func ofLostMount(m *disk.DiskMount) []id.Sandbox {
+	if m.Status.LostAt == nil {
+		return nil
+	}
+	return kit.Key(m.Spec.Sandbox)
 }
 
 // watchDriver adds each sandbox whose instance changes, and all of them with

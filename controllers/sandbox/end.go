@@ -11,11 +11,13 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/text"
 )
 
-// hungGrace bounds the time between SIGTERM and SIGKILL of a sandbox that hangs: its process rarely hears a signal.
+// hungGrace bounds the time between SIGTERM and SIGKILL of a sandbox that hangs or lost a disk: its process rarely
+// hears a signal, or cannot save anything.
 const hungGrace = 5 * time.Second
 
 // stop ends a sandbox that was asked to stop. A sandbox that ended by itself
@@ -45,7 +47,8 @@ func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandb
 		return r.end(ctx, sb, reason, nil, "")
 	}
 	grace := sb.Spec.Template.StopTimeout
-	if sb.Status.Reason == sandbox.EndReasonHung {
+	broken := sb.Status.Reason == sandbox.EndReasonHung || sb.Status.Reason == sandbox.EndReasonDisk
+	if broken {
 		grace = min(grace, hungGrace)
 	}
 	inst, err := r.Driver.Stop(ctx, string(sb.ID), grace)
@@ -59,10 +62,23 @@ func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandb
 		c := int64(inst.Exit.Code)
 		code, message = &c, inst.Exit.Message
 	}
-	if reason == sandbox.EndReasonHung {
-		message = sb.Status.Message // since when it hangs it says why
+	if broken {
+		message = sb.Status.Message // it says why already
 	}
 	return r.end(ctx, sb, reason, code, message)
+}
+
+// lostDisk reports whether a disk of a running sandbox has lost its block device, and puts that into its message.
+func (r *Reconciler) lostDisk(ctx context.Context, sb *sandbox.Sandbox) (bool, error) {
+	if r.Disks == nil || len(sb.Spec.Template.Volumes) == 0 {
+		return false, nil
+	}
+	m, err := disks.Lost(ctx, r.Store, sb.GetID())
+	if m == nil || err != nil {
+		return false, err
+	}
+	sb.Status.Message = fmt.Sprintf("the block device of its disk at %s was lost: another sandbox can use the disk", m.Spec.Path)
+	return true, nil
 }
 
 // exited records the end that the driver reports.
@@ -122,7 +138,7 @@ func (r *Reconciler) end(ctx context.Context, sb *sandbox.Sandbox, reason sandbo
 	sb.Status.Phase, sb.Status.Reason, sb.Status.ExitCode, sb.Status.Message = sandbox.SandboxPhaseStopped, reason, code, brief(message)
 	sb.Status.EndedAt, sb.Status.Ready, sb.Status.Address = &now, false, ""
 	switch reason {
-	case sandbox.EndReasonExit, sandbox.EndReasonOOM, sandbox.EndReasonCrash, sandbox.EndReasonHung:
+	case sandbox.EndReasonExit, sandbox.EndReasonOOM, sandbox.EndReasonCrash, sandbox.EndReasonHung, sandbox.EndReasonDisk:
 		sb.Status.LogTail = r.tail(ctx, sb)
 	}
 	if err := r.write(ctx, sb); err != nil {

@@ -89,6 +89,7 @@ type env struct {
 	*testing.T
 	store   *gate // the store that the controller uses
 	machine *fake.Machine
+	disks   sandbox.Disks // of the reconcilers made next
 	rec     *sandbox.Reconciler
 	project schema.ID
 	node    id.Node
@@ -128,7 +129,7 @@ func newEnv(t *testing.T) *env {
 
 func (e *env) reconciler(s entity.Store) *sandbox.Reconciler {
 	r := &sandbox.Reconciler{
-		Driver: e.machine.Driver(), Node: e.node, Sealer: e.sealer, Logger: e.logger, Now: e.now,
+		Driver: e.machine.Driver(), Node: e.node, Sealer: e.sealer, Logger: e.logger, Now: e.now, Disks: e.disks,
 		Booted: func() time.Time { return time.Time{} },
 		Probe: func(context.Context, string, api_sandbox.Probe) error {
 			e.mu.Lock()

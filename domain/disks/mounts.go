@@ -2,6 +2,7 @@ package disks
 
 import (
 	"context"
+	"slices"
 
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
@@ -34,7 +35,7 @@ func Claim(ctx context.Context, s entity.Store, sb *sandbox.Sandbox, v Volume) (
 		for _, m := range mounts {
 			switch {
 			case m.Spec.Sandbox == sb.GetID() && m.Spec.Path == v.Path && m.Spec.ReadOnly == v.ReadOnly:
-				return nil
+				return found(ctx, s, m)
 			case m.Spec.Node != sb.Spec.Node:
 				// The node of a sandbox that has ended may be down.
 				ended, err := Ended(ctx, s, m)
@@ -85,6 +86,24 @@ func Claim(ctx context.Context, s entity.Store, sb *sandbox.Sandbox, v Volume) (
 		return nil, err
 	}
 	return d, nil
+}
+
+// found forgets that a mount was lost: its sandbox is to get another one.
+func found(ctx context.Context, s entity.Store, m *disk.DiskMount) error {
+	if m.Status.LostAt == nil {
+		return nil
+	}
+	m.Status.LostAt = nil
+	return entity.UpdateStatus(ctx, s, m)
+}
+
+// Lost returns a mount of a sandbox whose block device is gone; nil: none.
+func Lost(ctx context.Context, r entity.Reader, sb id.Sandbox) (*disk.DiskMount, error) {
+	mounts, _, err := entity.List[disk.DiskMount](ctx, r, entity.Where(disk.DiskMountAttrSandbox, sb))
+	if i := slices.IndexFunc(mounts, func(m *disk.DiskMount) bool { return m.Status.LostAt != nil }); i >= 0 {
+		return mounts[i], err
+	}
+	return nil, err
 }
 
 // Ended reports whether the sandbox of a mount has ended, or does not exist any

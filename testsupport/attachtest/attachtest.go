@@ -1,5 +1,5 @@
 // Package attachtest helps tests of attached disks: the check that the
-// machine can attach disks, and a holder.
+// machine can attach disks, a holder, and the end of block devices.
 package attachtest
 
 import (
@@ -10,9 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"miren.dev/runtime/lsvd/frontend/holder"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // Need is for tests that attach disks and run the named programs.
@@ -79,4 +84,25 @@ func Holder(t *testing.T, dir string, env ...string) *holder.Client {
 		<-client.Done()
 	})
 	return client
+}
+
+// EndDevices kills disk daemon and holder of an instance at once, with which all its block devices end.
+func EndDevices(t testing.TB, in *instance.Instance) {
+	t.Helper()
+	var both []*proc.Process
+	for _, name := range []string{"holder.json", "daemon.json"} {
+		p, err := proc.Find(in.Socket("lsvd", name))
+		if err != nil || p == nil {
+			t.Fatalf("%s: %v, %v", name, p, err)
+		}
+		both = append(both, p)
+	}
+	for _, p := range both {
+		if err := unix.Kill(p.PID(), unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range both {
+		wait.Receive(t, "the end of a process that serves disks", p.Done())
+	}
 }
