@@ -91,6 +91,7 @@ func Run(ctx context.Context, cfg Config) error {
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	var g errgroup.Group
 	g.Go(func() error {
+		defer cancel() // also if another daemon has the directory
 		defer stopServing()
 		return engine.Run(ctx)
 	})
