@@ -43,8 +43,9 @@ func (s *server) tryPost(ctx context.Context, app, body string) error {
 }
 
 // TestAppKeepsItsDisk deploys an app that writes to its disk. The data are there
-// after a new version, a version that fails, a restart, a rollback, the stop of a
-// sandbox, the loss of its block device and the deletion of the app. Requests that come between two versions are answered.
+// after a new version, a version that fails, a restart, a rollback, the loss of its
+// block device, the stop of a sandbox and the deletion of the app. Requests that come
+// between two versions are answered.
 func TestAppKeepsItsDisk(t *testing.T) {
 	t.Parallel()
 	const name, disk = "notes", "go-notes-data"

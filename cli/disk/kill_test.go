@@ -165,6 +165,12 @@ func TestLostDevice(t *testing.T) {
 		m, err := disks.Lost(t.Context(), n.store, one.GetID())
 		return err == nil && m != nil && m.Spec.Path == "/data"
 	}, wait.Within(2*time.Minute), wait.State(func() any { return n.get("data").Status }))
+	if _, err := n.ctl.Mounts(t.Context(), one, []disks.Volume{{Disk: d.GetID(), Path: "/data"}}); err != nil { // as it is resumed
+		t.Fatal(err)
+	}
+	if m, err := disks.Lost(t.Context(), n.store, one.GetID()); m != nil || err != nil {
+		t.Errorf("a sandbox that gets its mount again: %+v, %v", m, err)
+	}
 	n.end(one)
 
 	two := n.run(disks.Volume{Disk: d.GetID(), Path: "/data"})

@@ -299,10 +299,11 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	case execution.Creating:
 		return r.vanished(ctx, sb, "what is left of the sandbox on the node is incomplete")
 	}
-	if lost, err := r.lostDisk(ctx, sb); lost || err != nil {
-		if err != nil {
-			return 0, err
-		}
+	lost, err := r.lostDisk(ctx, sb)
+	if err != nil {
+		return 0, err
+	}
+	if lost {
 		return r.stop(ctx, sb, sandbox.EndReasonDisk)
 	}
 	untilRepair := r.untilRepair(sb)

@@ -2,7 +2,6 @@ package disks
 
 import (
 	"context"
-	"slices"
 
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
@@ -100,8 +99,10 @@ func found(ctx context.Context, s entity.Store, m *disk.DiskMount) error {
 // Lost returns a mount of a sandbox whose block device is gone; nil: none.
 func Lost(ctx context.Context, r entity.Reader, sb id.Sandbox) (*disk.DiskMount, error) {
 	mounts, _, err := entity.List[disk.DiskMount](ctx, r, entity.Where(disk.DiskMountAttrSandbox, sb))
-	if i := slices.IndexFunc(mounts, func(m *disk.DiskMount) bool { return m.Status.LostAt != nil }); i >= 0 {
-		return mounts[i], err
+	for _, m := range mounts {
+		if m.Status.LostAt != nil {
+			return m, nil
+		}
 	}
 	return nil, err
 }
