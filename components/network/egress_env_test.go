@@ -295,7 +295,10 @@ func resolve(t *testing.T, netns, name string, server netip.AddrPort, typ dnsmes
 			return err
 		}
 		b := make([]byte, 4096)
-		n, err := unix.Read(fd, b)
+		var n int
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); { // Go's runtime sends signals to threads
+			n, err = unix.Read(fd, b)
+		}
 		if err != nil {
 			return err
 		}

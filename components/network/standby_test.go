@@ -151,6 +151,48 @@ func TestNamesOutliveTheServer(t *testing.T) {
 	asks.Wait()
 }
 
+// TestStartLosesNoQuestion: the questions of sandboxes pass the firewall while a server that starts makes it again.
+func TestStartLosesNoQuestion(t *testing.T) {
+	if !private.Run(t) {
+		return
+	}
+	newInternet(t)
+	m := start(t)
+	guests := attachApps(t, m)
+	setApps(t, m, appsOf())
+	runStandby(t, m)
+	stop := m.runsUntil(t)
+	wait.For(t, "the standby holds the sockets", m.held.Load)
+	stop()
+	asking, cancel := context.WithCancel(t.Context())
+	var asks sync.WaitGroup
+	var asked atomic.Int64
+	server := netip.AddrPortFrom(m.gateway(), 53)
+	for _, q := range [][2]string{{"shop", "worker.shop.internal"}, {"blog", "db.internal"}, {"shop", "worker.shop.internal"}} {
+		asks.Go(func() {
+			for asking.Err() == nil {
+				if _, err := resolve(t, guests[q[0]].NetNS, q[1], server, dnsmessage.TypeA, 5*time.Second); err != nil {
+					t.Errorf("%s asks once for %s: %v", q[0], q[1], err)
+					return
+				}
+				asked.Add(1)
+			}
+		})
+	}
+	const starts = 300 // of which 6 lost a question when they replaced the table
+	for n := range int64(starts) {
+		next := New(m.cfg)
+		if err := next.Start(t.Context()); err != nil {
+			t.Error(err)
+			break
+		}
+		next.proxy.Close()
+		wait.For(t, "questions beside the starts", func() bool { return asked.Load() > n || t.Failed() })
+	}
+	cancel()
+	asks.Wait()
+}
+
 // TestStandbyDies: without server and standby, the questions of apps are led to the proxy for a bounded time only
 // if the standby dies first; the next server opens sockets itself.
 func TestStandbyDies(t *testing.T) {

@@ -106,21 +106,27 @@ func (f *Firewall) use(fn func(*nftables.Conn) error) (err error) {
 	return err
 }
 
-// apply replaces the table. Callers hold f.mu.
+// apply replaces the table's content, or the table if that cannot be done. Callers hold f.mu.
 func (f *Firewall) apply(c Config) error {
 	f.tables = tables{}
 	var applied tables
-	err := f.use(func(conn *nftables.Conn) (err error) {
-		applied, err = applyTable(conn, c, f.guests, append(setsOf(c.Table).peers(f.peers), setsOf(c.Table).names(f.named, f.namedFor)))
-		return err
-	})
+	var err error
+	for _, anew := range []bool{false, true} {
+		err = f.use(func(conn *nftables.Conn) (err error) {
+			applied, err = applyTable(conn, c, f.guests, append(setsOf(c.Table).peers(f.peers), setsOf(c.Table).names(f.named, f.namedFor)), anew)
+			return err
+		})
+		if err == nil {
+			break
+		}
+	}
 	if err == nil {
 		f.applied, f.tables = c, applied
 	}
 	return err
 }
 
-// Ensure makes gate and table match c. It replaces a table in one transaction.
+// Ensure makes gate and table match c, in one transaction for the table.
 func (f *Firewall) Ensure(c Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -118,15 +119,20 @@ type tables struct {
 	content []byte              // see read; nil: nothing is applied
 }
 
-// applyTable replaces the tables in one transaction.
-func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Policy, more []content) (tables, error) {
+// applyTable gives the tables their content in one transaction. With anew it replaces them. Without, it
+// replaces the rules, and the elements of sets, of tables that are there: a packet that passes a chain
+// meanwhile finds the next elements in its sets. A replaced set has none for it, so it is dropped.
+//
+// An error may mean that the tables have other chains or sets, such as those of another version.
+func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Policy, more []content, anew bool) (tables, error) {
 	for _, t := range tablesOf(c.Table) {
-		// Added first, so that deleting it succeeds even if it did not exist.
-		conn.AddTable(t)
-		conn.DelTable(t)
-		conn.AddTable(t)
+		conn.AddTable(t) // also so that deleting it succeeds if it did not exist
+		if anew {
+			conn.DelTable(t)
+			conn.AddTable(t)
+		}
 	}
-	b := builder{conn: conn, table: tablesOf(c.Table)[0]}
+	b := builder{conn: conn, table: tablesOf(c.Table)[0], anew: anew}
 	if err := b.guests(c, guests); err != nil {
 		return tables{}, err
 	}
@@ -140,14 +146,15 @@ func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Poli
 	outward := b.chain("outward", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 	outward(link(expr.MetaKeyOIFNAME, expr.CmpOpNeq, c.Bridge), ipv4(), address(sourceOffset, expr.CmpOpEq, c.Subnet), address(destinationOffset, expr.CmpOpNeq, c.Subnet), []expr.Any{&expr.Masq{}})
 
-	arp := builder{conn: conn, table: tablesOf(c.Table)[1]}
+	arp := builder{conn: conn, table: tablesOf(c.Table)[1], anew: anew}
 	arp.chain("guests", nftables.ChainTypeFilter, nftables.ChainHookRef(arpInput), nftables.ChainPriorityFilter)(fromBridge(c), setMark())
 	if err := conn.Flush(); err != nil {
 		return tables{}, err
 	}
-	content, rules, err := read(conn, b.chains, arp.chains)
-	if want := b.rules + arp.rules; err == nil && rules != want {
-		err = fmt.Errorf("it has %d rules of %d: another program changes it", rules, want)
+	content, has, err := read(conn, b.chains, arp.chains)
+	want := size{parts: len(b.chains) + b.sets + len(arp.chains), rules: b.rules + arp.rules}
+	if err == nil && has != want {
+		err = fmt.Errorf("it has %d rules of %d, and %d chains and sets of %d: another program changes it", has.rules, want.rules, has.parts, want.parts)
 	}
 	return tables{chains: [][]*nftables.Chain{b.chains, arp.chains}, content: content}, err
 }
@@ -160,6 +167,10 @@ func (b *builder) guests(c Config, guests map[netip.Addr]egress.Policy) error {
 	for _, set := range []*nftables.Set{s.policies, s.filtered, s.allowed, s.denied, s.elsewhere, connections, s.groups, s.reach, s.named} {
 		if err := b.conn.AddSet(set, nil); err != nil {
 			return err
+		}
+		b.sets++
+		if !b.anew && set != connections { // open connections count on
+			b.conn.FlushSet(set)
 		}
 	}
 	drop, accept := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept)
@@ -289,7 +300,9 @@ func (b *builder) redirect(c Config) {
 type builder struct {
 	conn   *nftables.Conn
 	table  *nftables.Table
+	anew   bool              // the table is empty
 	chains []*nftables.Chain // in the order of their addition
+	sets   int
 	rules  int
 }
 
@@ -301,6 +314,9 @@ func (b *builder) chain(name string, typ nftables.ChainType, hook *nftables.Chai
 		c.Type, c.Hooknum, c.Priority, c.Policy = typ, hook, priority, &accept
 	}
 	b.conn.AddChain(c)
+	if !b.anew {
+		b.conn.FlushChain(c)
+	}
 	b.chains = append(b.chains, c)
 	return func(parts ...[]expr.Any) {
 		b.rules++
@@ -316,30 +332,37 @@ func tablesOf(name string) []*nftables.Table {
 	return []*nftables.Table{{Family: nftables.TableFamilyINet, Name: name}, {Family: nftables.TableFamilyARP, Name: name}}
 }
 
-// read returns the content of tables with these chains, and how many rules they have. The content differs after any
-// change, even if another program added the same rules again: rules have handles. An error may mean that a chain is
-// missing.
+// size of tables.
+type size struct {
+	parts int // chains and sets
+	rules int // of the chains that were asked for
+}
+
+// read returns the content of tables with these chains, and its size. The content differs after any change, even if
+// another program added the same rules again: rules have handles. An error may mean that a chain is missing.
 //
 // It asks for each table and chain by its name. The kernel lists all chains of the machine in several messages, between
 // which other programs may add and delete theirs: then the list has some chains twice, and others not at all.
-func read(conn *nftables.Conn, chains ...[]*nftables.Chain) (content []byte, rules int, _ error) {
+func read(conn *nftables.Conn, chains ...[]*nftables.Chain) (content []byte, has size, _ error) {
 	var b bytes.Buffer
 	for _, of := range chains {
 		t, err := conn.ListTableOfFamily(of[0].Table.Name, of[0].Table.Family)
 		if err != nil {
-			return nil, 0, fmt.Errorf("table %s: %w", of[0].Table.Name, err)
+			return nil, has, fmt.Errorf("table %s: %w", of[0].Table.Name, err)
 		}
 		// Use is the number of chains and sets, also of those that others added.
 		fmt.Fprintf(&b, "%d %d %d\n", t.Family, t.Use, t.Flags)
 		for _, c := range of {
 			n, err := readChain(&b, conn, c)
 			if err != nil {
-				return nil, 0, fmt.Errorf("chain %s: %w", c.Name, err)
+				return nil, has, fmt.Errorf("chain %s: %w", c.Name, err)
 			}
-			rules += n
+			has.rules += n
 		}
+		// The library reads the number in the machine's order of bytes.
+		has.parts += int(binary.BigEndian.Uint32(binaryutil.NativeEndian.PutUint32(t.Use)))
 	}
-	return b.Bytes(), rules, nil
+	return b.Bytes(), has, nil
 }
 
 func readChain(b *bytes.Buffer, conn *nftables.Conn, c *nftables.Chain) (rules int, _ error) {

@@ -257,7 +257,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 		return nil
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.serveUDP(ctx, ctx, l.udp) })
+	asked := make(chan struct{})
+	g.Go(func() error {
+		defer close(asked)
+		return p.serveUDP(ctx, ctx, l.udp)
+	})
 	g.Go(func() error { return p.serveTCP(ctx, l.tcp, p.converse) })
 	g.Go(func() error { return p.serveTCP(ctx, l.web, p.relay) })
 	g.Go(func() error { return p.serveTCP(ctx, l.peers, p.relayPeer) })
@@ -265,6 +269,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	g.Go(func() error { p.log.deliver(ctx); return nil })
 	g.Go(func() error {
 		<-ctx.Done()
+		_ = l.udp.SetReadDeadline(time.Unix(1, 0))
+		<-asked // a standby reads beside it: what this process has read, it answers
 		p.Close()
 		p.web.close()
 		return nil
