@@ -18,16 +18,6 @@ func TestOperatorsListTheRules(t *testing.T) {
 	if !private.Run(t) {
 		return
 	}
-	nft := func(stdin string, args ...string) string {
-		t.Helper()
-		cmd := exec.Command("nft", args...)
-		cmd.Stdin = strings.NewReader(stdin)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("nft %v: %v: %.1000s", args, err, out)
-		}
-		return string(out)
-	}
 	f := firewall.New(slog.New(slog.DiscardHandler))
 	c := firewall.Config{
 		Table: "rt-own", Bridge: "rt-own-br", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Gateway: netip.MustParseAddr("10.99.0.1"), Policies: true,
@@ -47,11 +37,75 @@ func TestOperatorsListTheRules(t *testing.T) {
 	if err := f.SetPeers(firewall.Peers{Groups: map[netip.Addr]uint32{a: 1, b: 2}, Reach: map[uint32][]netip.Addr{1: {b}}}); err != nil {
 		t.Fatal(err)
 	}
-	listed := nft("", "list", "ruleset")
+	listed := nft(t, "", "list", "ruleset")
 	for _, part := range []string{"table inet rt-own", "@groups", "@reach", "10.99.0.2"} {
 		if !strings.Contains(listed, part) {
 			t.Errorf("the list lacks %q:\n%s", part, listed)
 		}
 	}
-	nft("flush ruleset\n"+listed, "-c", "-f", "-")
+	nft(t, "flush ruleset\n"+listed, "-c", "-f", "-")
+}
+
+// TestTableIsKept: a server that starts gives the table that is there its own rules and elements. It replaces a table
+// with other sets or chains, such as another version's.
+func TestTableIsKept(t *testing.T) {
+	if !private.Run(t) {
+		return
+	}
+	c := firewall.Config{
+		Table: "rt-own", Bridge: "rt-own-br", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Gateway: netip.MustParseAddr("10.99.0.1"), Policies: true,
+		Connections: 100,
+	}
+	ensure := func() *firewall.Firewall {
+		t.Helper()
+		f := firewall.New(slog.New(slog.DiscardHandler))
+		if err := f.Ensure(c); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	list := func() (content, handle string) {
+		t.Helper()
+		out := nft(t, "", "-a", "list", "table", "inet", c.Table)
+		first, _, _ := strings.Cut(out, "\n")
+		_, handle, _ = strings.Cut(first, "# handle ")
+		return nft(t, "", "list", "table", "inet", c.Table), handle
+	}
+	if err := ensure().SetGuest(netip.MustParseAddr("10.99.0.2"), egress.Open()); err != nil {
+		t.Fatal(err)
+	}
+	with, first := list()
+	ensure()
+	want, handle := list()
+	if handle != first || !strings.Contains(with, "10.99.0.2") || strings.Contains(want, "10.99.0.2") {
+		t.Errorf("the next server has the table with handle %s, had %s:\n%s", handle, first, want)
+	}
+	for what, script := range map[string]string{
+		"another rule":        `add rule inet rt-own begin drop`,
+		"another element":     `add element inet rt-own filtered { 10.99.0.3 }`,
+		"another chain":       `add chain inet rt-own old { type filter hook forward priority 0; policy drop; }`,
+		"another set":         `add set inet rt-own old { type ipv4_addr; }`,
+		"a set of other keys": `flush chain inet rt-own toproxy; flush chain inet rt-own forward; delete set inet rt-own filtered; add set inet rt-own filtered { type ether_addr; }`,
+		"a chain elsewhere":   `delete chain inet rt-own outward; add chain inet rt-own outward { type filter hook output priority 0; policy drop; }`,
+	} {
+		nft(t, script, "-f", "-")
+		if got, _ := list(); got == want {
+			t.Fatalf("%s: the list does not have it", what)
+		}
+		ensure()
+		if got, _ := list(); got != want {
+			t.Errorf("after %s: the table is\n%s\nwant\n%s", what, got, want)
+		}
+	}
+}
+
+func nft(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("nft", args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft %v: %v: %.1000s", args, err, out)
+	}
+	return string(out)
 }
