@@ -41,6 +41,19 @@ func runStandby(t *testing.T, m *Manager) (end func()) {
 	return end
 }
 
+// startWithStandby starts the network with guests of apps, and a standby that holds the sockets for names. stop
+// ends the server.
+func startWithStandby(t *testing.T) (m *Manager, guests map[string]Attachment, endStandby, stop func()) {
+	t.Helper()
+	newInternet(t)
+	m = start(t)
+	guests = attachApps(t, m)
+	setApps(t, m, appsOf())
+	endStandby, stop = runStandby(t, m), m.runsUntil(t)
+	wait.For(t, "the standby holds the sockets", m.held.Load)
+	return m, guests, endStandby, stop
+}
+
 // nextManager starts the network as the next server does.
 func nextManager(t *testing.T, m *Manager) *Manager {
 	t.Helper()
@@ -58,15 +71,8 @@ func TestNamesOutliveTheServer(t *testing.T) {
 	if !private.Run(t) {
 		return
 	}
-	newInternet(t)
-	m := start(t)
-	guests := attachApps(t, m)
-	setApps(t, m, appsOf())
-	endStandby := runStandby(t, m)
-	stop := m.runsUntil(t)
+	m, guests, endStandby, stop := startWithStandby(t)
 	defer func() { stop() }()
-	held := func(m *Manager) { wait.For(t, "the standby holds the sockets", m.held.Load) }
-	held(m)
 	ports := m.ports
 
 	asking, cancel := context.WithCancel(t.Context())
@@ -130,7 +136,7 @@ func TestNamesOutliveTheServer(t *testing.T) {
 		}
 		all("of the standby beside a server that starts")
 		stop = m.runsUntil(t)
-		held(m)
+		wait.For(t, "the standby holds the sockets", m.held.Load)
 		all("of the next server")
 		if n == 1 { // the process of the standby is replaced, or crashes
 			endFirst := endStandby
@@ -156,13 +162,7 @@ func TestStartLosesNoQuestion(t *testing.T) {
 	if !private.Run(t) {
 		return
 	}
-	newInternet(t)
-	m := start(t)
-	guests := attachApps(t, m)
-	setApps(t, m, appsOf())
-	runStandby(t, m)
-	stop := m.runsUntil(t)
-	wait.For(t, "the standby holds the sockets", m.held.Load)
+	m, guests, _, stop := startWithStandby(t)
 	stop()
 	asking, cancel := context.WithCancel(t.Context())
 	var asks sync.WaitGroup

@@ -83,6 +83,8 @@ func TestTableIsKept(t *testing.T) {
 	for what, script := range map[string]string{
 		"another rule":        `add rule inet rt-own begin drop`,
 		"another element":     `add element inet rt-own filtered { 10.99.0.3 }`,
+		"a dormant table":     `add table inet rt-own { flags dormant; }`,
+		"another policy":      `add chain inet rt-own forward { policy drop; }`,
 		"another chain":       `add chain inet rt-own old { type filter hook forward priority 0; policy drop; }`,
 		"another set":         `add set inet rt-own old { type ipv4_addr; }`,
 		"a set of other keys": `flush chain inet rt-own toproxy; flush chain inet rt-own forward; delete set inet rt-own filtered; add set inet rt-own filtered { type ether_addr; }`,
