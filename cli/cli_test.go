@@ -126,6 +126,9 @@ func TestNames(t *testing.T) {
 		want string
 	}{
 		{[]string{"app", "show", "shpo"}, exit.Failed, `did you mean "shop"`},
+		{[]string{"app", "show", "blog"}, exit.Failed, "`r app list` lists all"},
+		{[]string{"entity", "get", "app_version", "none"}, exit.Failed, "`r entity list app_version` lists all"},
+		{[]string{"run", "--image", "python"}, exit.Usage, "`r sandbox run` has --image"},
 		{[]string{"app", "shwo"}, exit.Usage, "r app show"},
 		{[]string{"apps"}, exit.Usage, "r app"},
 		{[]string{"app", "list", "--watc"}, exit.Usage, "--watch"},

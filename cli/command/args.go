@@ -144,8 +144,24 @@ func FlagError(cmd *cobra.Command, err error) error {
 		if s := suggest.Nearest(unknown.GetSpecifiedName(), known); s != "" {
 			return exit.With(exit.Usage, e.WithHint("did you mean --%s?", s))
 		}
+		if other := sameName(cmd.Root(), cmd, unknown.GetSpecifiedName()); other != nil {
+			return exit.With(exit.Usage, e.WithHint("`%s` has --%s", other.CommandPath(), unknown.GetSpecifiedName()))
+		}
 	}
 	return exit.With(exit.Usage, e.WithHint("`%s --help` lists the flags", cmd.CommandPath()))
+}
+
+// sameName returns another command, below one, that has the name of cmd and a flag; nil if there is none.
+func sameName(below, cmd *cobra.Command, flag string) *cobra.Command {
+	for _, c := range below.Commands() {
+		if c != cmd && c.Name() == cmd.Name() && !c.Hidden && c.Flags().Lookup(flag) != nil {
+			return c
+		}
+		if found := sameName(c, cmd, flag); found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 // AppName returns the name of the app of a command: the given one, else the

@@ -24,6 +24,7 @@ type Env struct {
 	*console.Console
 	Options clientconfig.Options // values of the flags
 	project string
+	lists   []string // commands that list, such as "r app list"
 
 	mu     sync.Mutex
 	target *clientconfig.Target

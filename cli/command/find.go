@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"miren.dev/runtime/api/core"
@@ -122,7 +123,11 @@ func (e *Env) FindRecord(ctx context.Context, k *schema.Kind, nameOrID string) (
 	if s := suggest.Nearest(nameOrID, names); s != "" {
 		return schema.Record{}, missing.WithHint("did you mean %q?", s)
 	}
-	return schema.Record{}, missing.WithHint("`r entity list %s` lists all", k.Name)
+	list := "r " + strings.ReplaceAll(k.Name, "_", " ") + " list"
+	if !slices.Contains(e.lists, list) {
+		list = "r entity list " + k.Name
+	}
+	return schema.Record{}, missing.WithHint("`%s` lists all", list)
 }
 
 // Find is FindRecord for a type of entity.

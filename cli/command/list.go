@@ -60,12 +60,13 @@ func Show[T any](ctx context.Context, e *Env, watch bool, kinds []string, load f
 }
 
 // FilterLists gives each command below root that is named list the flags --filter and --sort, which say what of its table it
-// prints.
+// prints. Errors name these commands.
 func FilterLists(e *Env, root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		FilterLists(e, cmd)
 	}
 	if run := root.RunE; run != nil && root.Name() == "list" {
+		e.lists = append(e.lists, root.CommandPath())
 		root.Flags().Func("filter", "only rows for which `COLUMN=TEXT` holds, or COLUMN!=TEXT, or COLUMN~TEXT (contains); repeatable", e.AddFilter)
 		root.Flags().Func("sort", "order the rows by a `COLUMN`, descending with a minus before it", func(column string) error {
 			e.SortBy(column)
