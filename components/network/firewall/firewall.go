@@ -79,8 +79,9 @@ type Firewall struct {
 	tables   tables // as applied
 	guests   map[netip.Addr]egress.Policy
 	peers    Peers
-	named    []netip.Addr // see SetNamed
+	named    []netip.Addr // see SetNamed; in order
 	namedFor time.Duration
+	namedAt  time.Time
 	// conn is nil until it is used, and after an error. It is kept, because closing a
 	// netlink socket waits some 15 ms when something was deleted.
 	conn *nftables.Conn

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/pkg/egress"
@@ -97,6 +98,41 @@ func TestTableIsKept(t *testing.T) {
 		ensure()
 		if got, _ := list(); got != want {
 			t.Errorf("after %s: the table is\n%s\nwant\n%s", what, got, want)
+		}
+	}
+}
+
+// TestNamedAreSetWhenNeeded: a server that asks for the same again and again causes no transaction each time.
+func TestNamedAreSetWhenNeeded(t *testing.T) {
+	if !private.Run(t) {
+		return
+	}
+	f := firewall.New(slog.New(slog.DiscardHandler))
+	c := firewall.Config{
+		Table: "rt-own", Bridge: "rt-own-br", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Gateway: netip.MustParseAddr("10.99.0.1"), Policies: true,
+	}
+	if err := f.Ensure(c); err != nil {
+		t.Fatal(err)
+	}
+	a, b := netip.MustParseAddr("10.99.0.2"), netip.MustParseAddr("10.99.0.3")
+	for _, step := range []struct {
+		guests []netip.Addr
+		last   time.Duration
+		sets   bool
+	}{
+		{[]netip.Addr{a, b}, firewall.NamedLong, true},
+		{[]netip.Addr{b, a}, firewall.NamedLong, false},
+		{[]netip.Addr{a}, firewall.NamedLong, true},
+		{[]netip.Addr{a}, firewall.NamedFor, true},
+		{[]netip.Addr{a, b}, firewall.NamedLong, true},
+		{[]netip.Addr{b, a}, firewall.NamedLong, false},
+	} {
+		nft(t, "", "flush", "set", "inet", "rt-own", "named")
+		if err := f.SetNamed(step.guests, step.last); err != nil {
+			t.Fatal(err)
+		}
+		if has := strings.Contains(nft(t, "", "list", "set", "inet", "rt-own", "named"), "elements"); has != step.sets {
+			t.Errorf("%v for %s: the set has elements: %v", step.guests, step.last, has)
 		}
 	}
 }

@@ -41,15 +41,24 @@ func (f *Firewall) SetPeers(p Peers) error {
 }
 
 // SetNamed has the proxy answer all questions for names of these guests, whose policy
-// has no rules, for a time: without a proxy they ask the servers that they name.
+// has no rules, for a time: without a proxy they ask the servers that they name. It does
+// nothing if it did the same less than a quarter of that time ago.
 func (f *Firewall) SetNamed(guests []netip.Addr, last time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.named)+len(guests) == 0 {
 		return nil
 	}
-	f.named, f.namedFor = slices.Clone(guests), last
-	return f.replace(func(s sets) []content { return []content{s.names(f.named, f.namedFor)} })
+	guests = slices.SortedFunc(slices.Values(guests), netip.Addr.Compare)
+	if slices.Equal(guests, f.named) && last == f.namedFor && time.Since(f.namedAt) < last/4 {
+		return nil
+	}
+	f.named, f.namedFor, f.namedAt = guests, last, time.Now()
+	err := f.replace(func(s sets) []content { return []content{s.names(f.named, f.namedFor)} })
+	if err != nil {
+		f.namedAt = time.Time{}
+	}
+	return err
 }
 
 // forget removes the peer with an address. Callers hold f.mu.
