@@ -86,6 +86,10 @@ func TestPresence(t *testing.T) {
 		errs.Detail(err, "attr") != "spec.template.resources.cpu_millis" {
 		t.Errorf("got %v", err)
 	}
+	p.Spec.Template.Resources.CPUMillis, p.Spec.Template.Resources.MemoryBytes = 1000, 2<<10
+	if _, err = sandbox.SandboxPoolKind.Encode(p); err == nil || !strings.Contains(err.Error(), "memory_bytes: 2048 (2 KiB) is below the minimum 33554432 (32 MiB)") {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestUniqueAndRefs(t *testing.T) {

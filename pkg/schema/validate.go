@@ -165,15 +165,23 @@ func (v *Validator) Secret(name string, s Secret) {
 // CheckMin fails if x is below limit.
 func CheckMin[T cmp.Ordered](v *Validator, name string, x, limit T) {
 	if !(x >= limit) { // also for NaN
-		v.failf(name, "%v is below the minimum %v", x, limit)
+		v.failf(name, "%s is below the minimum %s", quantity(name, x), quantity(name, limit))
 	}
 }
 
 // CheckMax fails if x is above limit.
 func CheckMax[T cmp.Ordered](v *Validator, name string, x, limit T) {
 	if !(x <= limit) {
-		v.failf(name, "%v is above the maximum %v", x, limit)
+		v.failf(name, "%s is above the maximum %s", quantity(name, x), quantity(name, limit))
 	}
+}
+
+// quantity writes the value of a field; a number of bytes also as a size.
+func quantity(field string, x any) string {
+	if n, ok := x.(int64); ok && n >= 1<<10 && strings.HasSuffix(field, "_bytes") {
+		return fmt.Sprintf("%d (%s)", n, CellBytes(n))
+	}
+	return fmt.Sprint(x)
 }
 
 // Enum is implemented by every generated enum.
