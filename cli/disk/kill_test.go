@@ -24,6 +24,8 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/node/host"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/pkg/schema"
@@ -182,6 +184,35 @@ func TestLostDevice(t *testing.T) {
 	}
 	n.end(two)
 	n.detached("data")
+	n.delete("data")
+}
+
+// TestDeleteOfAnOpenVolume: a disk daemon that was killed has left a volume open, and the next daemon was told that the
+// disk is detached before it had opened it again. The disk can be deleted all the same.
+func TestDeleteOfAnOpenVolume(t *testing.T) {
+	n := newNode(t)
+	n.create("data")
+	d := n.detached("data")
+	st, url, err := host.OpenStore(t.Context(), n.ctl.DefaultStore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := host.Open(n.Instance.State("lsvd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := state.Open(t.Context(), st, host.Spec{Store: url, Volume: d.Status.Volume})
+	if err == nil {
+		err = v.WriteAt(t.Context(), make([]byte, lsvd.BlockSize), 0, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := v.Close(ended); err == nil {
+		t.Fatal("it was closed clean")
+	}
 	n.delete("data")
 }
 

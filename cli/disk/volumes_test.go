@@ -249,8 +249,10 @@ func (n *node) detached(name string) *api_disk.Disk {
 
 func (n *node) delete(name string) {
 	n.t.Helper()
-	if err := n.disks.Delete(n.t.Context(), "", name); err != nil {
-		n.t.Fatal(err)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	if err := n.disks.Delete(ctx, "", name); err != nil {
+		n.t.Fatalf("delete %s: %v; it is %+v", name, err, n.get(name).Status)
 	}
 	if _, err := n.disks.Find(n.t.Context(), "", name); !errs.Is(err, errs.NotFound) {
 		n.t.Errorf("find a deleted disk: %v", err)

@@ -423,8 +423,8 @@ func (r *Reconciler) erase(ctx context.Context, d *disk.Disk) error {
 		volume = string(d.ID)
 	}
 	err := r.Volumes.Delete(ctx, r.store(d), volume)
-	if errs.Is(err, errs.FailedPrecondition) && d.Spec.SourceCopy != "" && d.Status.Volume == "" {
-		// A restore that was killed has left it open.
+	if errs.Detail(err, "reason") == "open" {
+		// A restore that was killed, or a detach that met the next daemon as it opened the disk again, has left it open.
 		if _, err = r.Volumes.Attach(ctx, r.store(d), volume, false); err == nil {
 			err = r.Volumes.Detach(ctx, volume)
 		}
