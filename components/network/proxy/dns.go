@@ -36,13 +36,15 @@ type Internal struct {
 	Addresses []netip.Addr
 }
 
-// serveUDP reads questions until ctx ends and c is closed or its deadline has passed. It
-// answers the questions that it has read until work ends.
+// serveUDP reads questions until ctx ends or c is closed. It answers the questions that it has
+// read, those that need no other server's answer also after work has ended.
 func (p *Proxy) serveUDP(ctx, work context.Context, c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxAllAsking)

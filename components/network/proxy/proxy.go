@@ -200,8 +200,6 @@ func (p *Proxy) ServeNames(ctx context.Context) error {
 	p.mu.Lock()
 	l := p.listen
 	p.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { _ = l.udp.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
 	var g errgroup.Group
 	g.Go(func() error {
 		defer p.Close()
@@ -269,8 +267,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	g.Go(func() error { p.log.deliver(ctx); return nil })
 	g.Go(func() error {
 		<-ctx.Done()
-		_ = l.udp.SetReadDeadline(time.Unix(1, 0))
-		<-asked // a standby reads beside it: what this process has read, it answers
+		<-asked // a standby reads beside it, and does not have the questions that this process has read
 		p.Close()
 		p.web.close()
 		return nil
