@@ -20,10 +20,8 @@ func TestOperatorsListTheRules(t *testing.T) {
 		return
 	}
 	f := firewall.New(slog.New(slog.DiscardHandler))
-	c := firewall.Config{
-		Table: "rt-own", Bridge: "rt-own-br", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Gateway: netip.MustParseAddr("10.99.0.1"), Policies: true,
-		Connections: 100, Resolver: netip.MustParseAddr("127.0.0.53"), Proxy: firewall.Proxy{Web: 8080, DNS: 8053},
-	}
+	c := config()
+	c.Connections, c.Resolver, c.Proxy = 100, netip.MustParseAddr("127.0.0.53"), firewall.Proxy{Web: 8080, DNS: 8053}
 	if err := f.Ensure(c); err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +51,8 @@ func TestTableIsKept(t *testing.T) {
 	if !private.Run(t) {
 		return
 	}
-	c := firewall.Config{
-		Table: "rt-own", Bridge: "rt-own-br", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Gateway: netip.MustParseAddr("10.99.0.1"), Policies: true,
-		Connections: 100,
-	}
+	c := config()
+	c.Connections = 100
 	ensure := func() *firewall.Firewall {
 		t.Helper()
 		f := firewall.New(slog.New(slog.DiscardHandler))
@@ -108,10 +104,7 @@ func TestNamedAreSetWhenNeeded(t *testing.T) {
 		return
 	}
 	f := firewall.New(slog.New(slog.DiscardHandler))
-	c := firewall.Config{
-		Table: "rt-own", Bridge: "rt-own-br", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Gateway: netip.MustParseAddr("10.99.0.1"), Policies: true,
-	}
-	if err := f.Ensure(c); err != nil {
+	if err := f.Ensure(config()); err != nil {
 		t.Fatal(err)
 	}
 	a, b := netip.MustParseAddr("10.99.0.2"), netip.MustParseAddr("10.99.0.3")

@@ -31,9 +31,7 @@ func TestOthersChangeTheirTables(t *testing.T) {
 	}
 	var log bytes.Buffer
 	f := firewall.New(slog.New(slog.NewTextHandler(&log, nil)))
-	c := firewall.Config{
-		Table: "rt-own", Bridge: "rt-own-br", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Gateway: netip.MustParseAddr("10.99.0.1"), Policies: true,
-	}
+	c := config()
 	var changing sync.WaitGroup
 	stop := make(chan struct{})
 	for i := range 2 {
@@ -67,5 +65,12 @@ func TestOthersChangeTheirTables(t *testing.T) {
 	changing.Wait()
 	if log.Len() > 0 {
 		t.Errorf("the log says:\n%.2000s", log.String())
+	}
+}
+
+// config is the configuration of a firewall with policies, and without resolver and proxy.
+func config() firewall.Config {
+	return firewall.Config{
+		Table: "rt-own", Bridge: "rt-own-br", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Gateway: netip.MustParseAddr("10.99.0.1"), Policies: true,
 	}
 }
