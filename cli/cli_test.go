@@ -131,6 +131,7 @@ func TestNames(t *testing.T) {
 		{[]string{"run", "--image", "python"}, exit.Usage, "`r sandbox run` has --image"},
 		{[]string{"app", "shwo"}, exit.Usage, "r app show"},
 		{[]string{"apps"}, exit.Usage, "r app"},
+		{[]string{"node", "list", "--app", "shop"}, exit.Usage, "`r node list --help` lists the flags"},
 		{[]string{"app", "list", "--watc"}, exit.Usage, "--watch"},
 		{[]string{"app", "list", "extra"}, exit.Usage, "extra"},
 		{[]string{"app", "delete"}, exit.Usage, "APP is missing"},

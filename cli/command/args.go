@@ -131,7 +131,8 @@ func CheckFlagGroups(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// FlagError makes a usage error of a wrong flag, with a suggestion.
+// FlagError makes a usage error of a wrong flag, with a suggestion. For a command of one word, such as r run, that is
+// also a longer command of the name that has the flag.
 func FlagError(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -144,7 +145,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 		if s := suggest.Nearest(unknown.GetSpecifiedName(), known); s != "" {
 			return exit.With(exit.Usage, e.WithHint("did you mean --%s?", s))
 		}
-		if other := sameName(cmd.Root(), cmd, unknown.GetSpecifiedName()); other != nil {
+		if other := sameName(cmd.Root(), cmd, unknown.GetSpecifiedName()); other != nil && cmd.Parent() == cmd.Root() {
 			return exit.With(exit.Usage, e.WithHint("`%s` has --%s", other.CommandPath(), unknown.GetSpecifiedName()))
 		}
 	}

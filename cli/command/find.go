@@ -123,7 +123,7 @@ func (e *Env) FindRecord(ctx context.Context, k *schema.Kind, nameOrID string) (
 	if s := suggest.Nearest(nameOrID, names); s != "" {
 		return schema.Record{}, missing.WithHint("did you mean %q?", s)
 	}
-	list := "r " + strings.ReplaceAll(k.Name, "_", " ") + " list"
+	list := "r " + what + " list"
 	if !slices.Contains(e.lists, list) {
 		list = "r entity list " + k.Name
 	}
