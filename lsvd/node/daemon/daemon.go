@@ -315,8 +315,9 @@ func (d *Daemon) remove(x *disk) {
 
 // Detach closes a disk and forgets it. It refuses while its block device is in
 // use, or waits for a disk that is not open, unless forced: then its users get
-// I/O errors. Detach returns an error if the disk cannot send its unsent data before
-// ctx ends; the disk is detached all the same, and the log keeps the data.
+// I/O errors. Detach opens a disk that is not open, unless forced: its log may have
+// writes that the store lacks. It returns an error if the disk cannot send them before
+// ctx ends; the disk is detached all the same, and the log keeps them.
 func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (Info, error) {
 	x, err := d.find(volume, store)
 	if err != nil {
@@ -333,6 +334,12 @@ func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (
 		d.openLater(x)
 		return i, err
 	}
+	var unsent error
+	if !x.running() && !force {
+		if _, unsent = d.open(ctx, x, false, false); errs.Is(unsent, errs.NotFound) {
+			unsent = nil // the volume was deleted
+		}
+	}
 	if err := x.release(ctx, force); err != nil {
 		if e := (*errs.Error)(nil); errors.As(err, &e) && errs.HintOf(err) == "" {
 			err = e.WithHint("unmount what is on it, and end the processes that have it open; --force detaches it all the same")
@@ -342,13 +349,18 @@ func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (
 	if err := d.dropSpec(x.id); err != nil {
 		return i, err
 	}
-	err = x.stop(ctx)
-	d.remove(x)
-	if err != nil {
-		e := errs.New(errs.ClassOf(err), "volume %s is detached, but the store does not have everything: %w", x.spec.label(), err)
-		return i, e.WithHint("the log in %s keeps it; attach the volume here again when the store can be reached", d.cfg.State.LogDir(x.id))
+	if err := x.stop(ctx); err != nil {
+		unsent = err
 	}
-	return i, nil
+	d.remove(x)
+	if unsent == nil {
+		return i, nil
+	}
+	e := errs.New(errs.ClassOf(unsent), "volume %s is detached, but the store may lack some of its writes: %w", x.spec.label(), unsent)
+	if isRefusal(unsent) && errs.HintOf(unsent) != "" {
+		return i, e // the hint says what to do about the refusal
+	}
+	return i, e.WithHint("the log in %s keeps them; attach the volume here again when the store can be reached", d.cfg.State.LogDir(x.id))
 }
 
 // find returns an attached disk by name or ID; store, if not empty, must be

@@ -151,38 +151,11 @@ func (x *disk) device() (*host.Disk, error) {
 // start opens the disk and starts its frontends. On an error it undoes its own steps,
 // and keeps the block device of an earlier daemon as it was. The caller holds x.op.
 func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss bool) error {
+	dev, err := d.open(ctx, x, takeOver, acceptLoss)
+	if err != nil {
+		return err
+	}
 	s := x.view()
-	st, _, release, err := d.stores.use(ctx, s.Store)
-	if err != nil {
-		return err
-	}
-	key, err := readKey(ctx, st, x.id, &s)
-	if err != nil {
-		release()
-		return err
-	}
-	st, counts := metrics.WrapStore(st)
-	cache := d.cache
-	if key != nil {
-		cache = nil // it keeps data as it is, also after the volume is detached
-	}
-	dev, err := d.cfg.State.Open(ctx, st, host.Spec{Store: s.Store, Volume: s.ID, Key: key, TakeOver: takeOver, AcceptLoss: acceptLoss,
-		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, LogSpace: d.space, Memory: d.memory, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
-	if err != nil {
-		release()
-		return err
-	}
-	if err := x.keep(ctx, dev, acceptLoss); err != nil {
-		if cerr := dev.Close(ctx); cerr != nil {
-			d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.label(), "error", cerr)
-		}
-		release()
-		return err
-	}
-	x.mu.Lock()
-	x.leave = release
-	x.dev, x.store, x.counts, x.since = dev, counts, map[string]*metrics.Disk{}, time.Now()
-	x.mu.Unlock()
 	err = d.saveSpec(x.id, s)
 	if err == nil && s.Block {
 		err = x.attach(ctx, d)
@@ -211,6 +184,43 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 	x.set(Open, nil)
 	d.watch(x, dev)
 	return nil
+}
+
+// open opens the disk, without its frontends. The caller holds x.op.
+func (d *Daemon) open(ctx context.Context, x *disk, takeOver, acceptLoss bool) (*host.Disk, error) {
+	s := x.view()
+	st, _, release, err := d.stores.use(ctx, s.Store)
+	if err != nil {
+		return nil, err
+	}
+	key, err := readKey(ctx, st, x.id, &s)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	st, counts := metrics.WrapStore(st)
+	cache := d.cache
+	if key != nil {
+		cache = nil // it keeps data as it is, also after the volume is detached
+	}
+	dev, err := d.cfg.State.Open(ctx, st, host.Spec{Store: s.Store, Volume: s.ID, Key: key, TakeOver: takeOver, AcceptLoss: acceptLoss,
+		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, LogSpace: d.space, Memory: d.memory, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
+	if err != nil {
+		release()
+		return nil, err
+	}
+	if err := x.keep(ctx, dev, acceptLoss); err != nil {
+		if cerr := dev.Close(ctx); cerr != nil {
+			d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.label(), "error", cerr)
+		}
+		release()
+		return nil, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.leave = release
+	x.dev, x.store, x.counts, x.since = dev, counts, map[string]*metrics.Disk{}, time.Now()
+	return dev, nil
 }
 
 // counted is the disk as one kind of frontend sees it.

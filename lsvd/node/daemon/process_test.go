@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -97,6 +98,13 @@ func newDaemon(dir string, cfg daemon.Config) (*daemon.Daemon, error) {
 // run runs a daemon in the process of the test until the test ends.
 func (m *machine) run(t *testing.T, cfg daemon.Config) *daemon.Daemon {
 	t.Helper()
+	d, _ := m.begin(t, cfg)
+	return d
+}
+
+// begin runs a daemon in the process of the test until end is called, or the test ends.
+func (m *machine) begin(t *testing.T, cfg daemon.Config) (d *daemon.Daemon, end func()) {
+	t.Helper()
 	cfg.Holder, cfg.Logger = m.held, slog.New(slog.NewTextHandler(t.Output(), nil))
 	d, err := newDaemon(m.dir, cfg)
 	if err != nil {
@@ -104,15 +112,16 @@ func (m *machine) run(t *testing.T, cfg daemon.Config) *daemon.Daemon {
 	}
 	ended := make(chan error, 1)
 	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		stop()
 		if err := wait.Receive(t, "the end of the daemon", ended); err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(end)
 	go func() { ended <- d.Run(ctx) }()
 	wait.Receive(t, "the daemon is ready", d.Ready())
-	return d
+	return d, end
 }
 
 // machine is where daemons run one after the other, with a holder.
