@@ -15,11 +15,11 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/httplisten"
 	"miren.dev/runtime/pkg/mcpconfig"
 	mcpserver "miren.dev/runtime/servers/mcp"
 )
@@ -66,7 +66,7 @@ func serveHTTP(ctx context.Context, cfg *mcpconfig.Config, o mcpserver.Options, 
 		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	log.Info("serving MCP by HTTP", "address", l.Addr().String(), "tls", cfg.Server.TLSCert != "", "token_file", path)
-	l = netutil.LimitListener(l, maxConns)
+	l = httplisten.Limit(l, maxConns)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		var err error

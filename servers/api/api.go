@@ -22,10 +22,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/httplisten"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/trace"
 )
@@ -142,7 +142,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 	}
-	l = netutil.LimitListener(l, maxConnections)
+	l = httplisten.Limit(l, maxConnections)
 	if s.cfg.TLS != nil {
 		srv.TLSConfig = s.cfg.TLS.Clone()
 		srv.TLSConfig.ClientAuth = tls.NoClientCert // callers have keys
