@@ -19,7 +19,7 @@ import (
 
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/httplisten"
+	"miren.dev/runtime/pkg/httpserve"
 	"miren.dev/runtime/pkg/mcpconfig"
 	mcpserver "miren.dev/runtime/servers/mcp"
 )
@@ -63,10 +63,10 @@ func serveHTTP(ctx context.Context, cfg *mcpconfig.Config, o mcpserver.Options, 
 	mux.Handle("/mcp/ws", h.WebSocket())
 	srv := &http.Server{
 		Handler: mux, ReadHeaderTimeout: cfg.Server.RequestTimeout, IdleTimeout: idleConn, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: httpserve.ErrorLog(log),
 	}
 	log.Info("serving MCP by HTTP", "address", l.Addr().String(), "tls", cfg.Server.TLSCert != "", "token_file", path)
-	l = httplisten.Limit(l, maxConns)
+	l = httpserve.Limit(l, maxConns)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		var err error

@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/httplisten"
+	"miren.dev/runtime/pkg/httpserve"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/trace"
 )
@@ -140,9 +140,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return base },
-		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+		ErrorLog:    httpserve.ErrorLog(s.cfg.Logger),
 	}
-	l = httplisten.Limit(l, maxConnections)
+	l = httpserve.Limit(l, maxConnections)
 	if s.cfg.TLS != nil {
 		srv.TLSConfig = s.cfg.TLS.Clone()
 		srv.TLSConfig.ClientAuth = tls.NoClientCert // callers have keys

@@ -3,7 +3,6 @@ package ingress
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/httpserve"
 )
 
 // Ingress is the HTTP data plane.
@@ -130,7 +130,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	in.passwords.load()
 	srv := &http.Server{
 		Handler: in, ReadHeaderTimeout: in.cfg.ReadHeaderTimeout, IdleTimeout: in.cfg.IdleTimeout,
-		TLSConfig: in.keys.tlsConfig(), MaxHeaderBytes: in.cfg.MaxHeaderBytes, ConnState: in.count, ErrorLog: slog.NewLogLogger(in.cfg.Logger.Handler(), slog.LevelDebug),
+		TLSConfig: in.keys.tlsConfig(), MaxHeaderBytes: in.cfg.MaxHeaderBytes, ConnState: in.count, ErrorLog: httpserve.ErrorLog(in.cfg.Logger),
 	}
 	adminSrv := &http.Server{Handler: in.adminHandler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: srv.ErrorLog}

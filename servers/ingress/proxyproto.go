@@ -5,14 +5,14 @@ import (
 
 	"github.com/pires/go-proxyproto"
 
-	"miren.dev/runtime/pkg/httplisten"
+	"miren.dev/runtime/pkg/httpserve"
 )
 
 // proxied has clients get their answers to the end. If the ingress is told so,
 // connections of trusted proxies begin with a PROXY header (version 1 or 2), which
 // names their client. Those of others are taken as they are.
 func (in *Ingress) proxied(l net.Listener) net.Listener {
-	l = httplisten.New(l)
+	l = httpserve.Listener(l)
 	if !in.cfg.ProxyProtocol {
 		return l
 	}

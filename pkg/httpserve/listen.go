@@ -1,5 +1,5 @@
-// Package httplisten has the listener of an HTTP server that anyone may reach.
-package httplisten
+// Package httpserve has the listener and the log of HTTP servers that anyone may reach.
+package httpserve
 
 import (
 	"net"
@@ -7,14 +7,14 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// New returns a listener whose clients get the last answer of a connection that the server closes
+// Listener returns a listener whose clients get the last answer of a connection that the server closes
 // before it has read all of the request: net/http answers a malformed header so. With l alone a client
 // may see a reset in place of it.
-func New(l net.Listener) net.Listener { return listener{l} }
+func Listener(l net.Listener) net.Listener { return listener{l} }
 
-// Limit is New with at most so many connections open at once; further ones wait.
+// Limit is Listener with at most so many connections open at once; further ones wait.
 func Limit(l net.Listener, connections int) net.Listener {
-	return netutil.LimitListener(New(l), connections)
+	return netutil.LimitListener(Listener(l), connections)
 }
 
 type listener struct{ net.Listener }

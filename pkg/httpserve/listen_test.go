@@ -1,4 +1,4 @@
-package httplisten
+package httpserve
 
 import (
 	"io"
