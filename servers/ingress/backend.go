@@ -253,7 +253,7 @@ type registry struct {
 	mu       sync.Mutex
 	backends map[schema.ID]*backend
 	apps     map[schema.ID]*appState
-	loads    map[serviceKey]*load
+	loads    map[Service]*load
 	wakes    wakes
 	guests   map[schema.ID]*guestState
 	previews map[schema.ID]*previewState
@@ -265,7 +265,7 @@ type registry struct {
 
 func newRegistry(dial func(context.Context, string) (net.Conn, error), m *metrics) *registry {
 	return &registry{
-		dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{}, loads: map[serviceKey]*load{},
+		dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{}, loads: map[Service]*load{},
 		guests: map[schema.ID]*guestState{}, previews: map[schema.ID]*previewState{}, gates: map[schema.ID]*gate{}, leaving: map[*backend]struct{}{},
 	}
 }

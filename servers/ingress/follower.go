@@ -30,6 +30,7 @@ type follower struct {
 	routes    informer.Informer[app.Route, *app.Route]
 	tcp       informer.Informer[app.TCPRoute, *app.TCPRoute]
 	sandboxes informer.Informer[sandbox.Sandbox, *sandbox.Sandbox]
+	pools     informer.Informer[sandbox.SandboxPool, *sandbox.SandboxPool]
 	previews  informer.Informer[sandbox.Preview, *sandbox.Preview]
 
 	// Used by the goroutine of the informers only.
@@ -65,6 +66,9 @@ func newFollower(in *Ingress) *follower {
 	})
 	f.previews = informer.Of[sandbox.Preview](f.informers)
 	f.previews.AddIndex(bySandbox, func(p *sandbox.Preview) []string { return []string{string(p.Spec.Sandbox)} })
+	f.pools = informer.Of[sandbox.SandboxPool](f.informers)
+	f.pools.Trim(trimPool)
+	watch(f, f.pools, serviceOf)
 	watch(f, f.previews, previewOf)
 	watch(f, f.sandboxes, f.guestOf)
 	watch(f, f.apps, appOf)
@@ -167,7 +171,7 @@ func (f *follower) run(ctx context.Context) error {
 func (f *follower) publish(at schema.Token) {
 	s := &State{
 		Token: at, Node: f.in.cfg.Node, Apps: parts(f.apps.List(), appOf), Routes: parts(f.routes.List(), routeOf), TCP: parts(f.tcp.List(), tcpRouteOf),
-		Sandboxes: parts(f.sandboxes.ByIndex(serving, ""), f.sandboxOf), Previews: parts(f.previews.List(), previewOf),
+		Sandboxes: parts(f.sandboxes.ByIndex(serving, ""), f.sandboxOf), Previews: parts(f.previews.List(), previewOf), Services: parts(f.pools.List(), serviceOf),
 	}
 	seen := map[schema.ID]bool{}
 	for _, p := range s.Previews {
@@ -234,6 +238,11 @@ func (f *follower) sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 	return o, true
 }
 
+// serviceOf selects the services that take requests. A version has their pools as long as it serves.
+func serviceOf(p *sandbox.SandboxPool) (Service, bool) {
+	return Service{schema.ID(p.Spec.App), p.Spec.Service, schema.ID(p.Spec.AppVersion)}, p.Spec.App != "" && httpPort(p.Spec.Template.Ports) != 0
+}
+
 func previewOf(p *sandbox.Preview) (Preview, bool) {
 	o := Preview{ID: p.ID, Sandbox: schema.ID(p.Spec.Sandbox), Port: p.Spec.Port, Public: p.Spec.Public, Key: hex.EncodeToString(p.Spec.Key)}
 	if at := p.Spec.ExpiresAt; at != nil {
@@ -264,6 +273,14 @@ func trim(sb *sandbox.Sandbox) {
 	sb.Labels = nil
 	sb.Spec.Template = sandbox.SandboxTemplate{Ports: sb.Spec.Template.Ports}
 	sb.Status = sandbox.SandboxStatus{Phase: sb.Status.Phase, Ready: sb.Status.Ready, Address: sb.Status.Address}
+}
+
+// trimPool removes the fields of a pool that the table does not use.
+func trimPool(p *sandbox.SandboxPool) {
+	p.Labels = nil
+	p.Spec = sandbox.SandboxPoolSpec{App: p.Spec.App, AppVersion: p.Spec.AppVersion, Service: p.Spec.Service,
+		Template: sandbox.SandboxTemplate{Ports: p.Spec.Template.Ports}}
+	p.Status = sandbox.SandboxPoolStatus{}
 }
 
 // httpPort returns the port named http, or else the first port.

@@ -66,6 +66,10 @@ func (c *control) version() id.AppVersion {
 	v.Spec.Services = []app.Service{{Name: "web"}}
 	v.Spec.Services[0].SetDefaults()
 	c.create(v)
+	p := sandbox.SandboxPoolKind.New().(*sandbox.SandboxPool)
+	p.Project, p.Spec.App, p.Spec.AppVersion, p.Spec.Service = c.project, c.app.GetID(), v.GetID(), "web"
+	p.Spec.Template.Image, p.Spec.Template.Ports = "img@sha256:0", []sandbox.Port{{Name: "http", Number: 80}}
+	c.create(p)
 	return v.GetID()
 }
 
@@ -231,6 +235,19 @@ func TestFollowsTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, "the route is gone", func() bool { code, _ := get(t, cl, in.url+"/x", "www.example.com"); return code == 404 })
+
+	// A service that the version does not have.
+	api := c.route("api.example.com", "/", "api")
+	if err := adm.Synced(ctx, api.Revision); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := get(t, cl, in.url, "api.example.com"); code != 404 || !strings.Contains(body, `has no service "api"`) {
+		t.Errorf("%d %s", code, body)
+	}
+	if err := entity.Delete(ctx, c.store, api); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the route is gone", func() bool { s, err := adm.Status(ctx); return err == nil && len(s.Routes) == 1 })
 
 	// A sandbox that must stop takes no more requests; they wait.
 	if _, err := entity.ModifySpec(ctx, c.store, sb.GetID(), func(s *sandbox.Sandbox) error {

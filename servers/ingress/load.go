@@ -23,7 +23,7 @@ type load struct {
 }
 
 // load returns the counts of a service of a version.
-func (r *registry) load(key serviceKey) *load {
+func (r *registry) load(key Service) *load {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.loads[key]
@@ -43,19 +43,19 @@ func (r *registry) retainLoads(s *State) {
 		}
 	}
 	for key := range r.loads {
-		if !serving[key.version] {
+		if !serving[key.Version] {
 			delete(r.loads, key)
 		}
 	}
 }
 
 // inflightByService adds the requests in flight by service of a version to sum.
-func (r *registry) inflightByService(sum map[serviceKey]int64) {
+func (r *registry) inflightByService(sum map[Service]int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	count := func(b *backend) {
 		if n := b.inflight.Load(); n > 0 {
-			sum[serviceKey{b.App, b.Service, b.Version}] += n
+			sum[Service{b.App, b.Service, b.Version}] += n
 		}
 	}
 	for _, b := range r.backends {
@@ -102,7 +102,7 @@ func (w *wakes) after(seen int64) (int64, <-chan struct{}) {
 // none did when the count of these events was seen.
 func (in *Ingress) load(ctx context.Context, seen int64, wait time.Duration) admin.Load {
 	out := admin.Load{PID: in.pid}
-	sum, samples, begin := map[serviceKey]int64{}, 0, time.Now()
+	sum, samples, begin := map[Service]int64{}, 0, time.Now()
 	end := time.NewTimer(wait)
 	defer end.Stop()
 	tick := time.NewTicker(sampleEvery)
@@ -129,18 +129,18 @@ func (in *Ingress) load(ctx context.Context, seen int64, wait time.Duration) adm
 
 // services returns the load of this moment.
 func (in *Ingress) services() []admin.ServiceLoad {
-	sum := map[serviceKey]int64{}
+	sum := map[Service]int64{}
 	in.registry.inflightByService(sum)
 	return in.loads(sum, 1)
 }
 
 // loads returns the load of all services, that of the predecessor included. sum has the
 // requests in flight of this process, added up over samples.
-func (in *Ingress) loads(sum map[serviceKey]int64, samples int) []admin.ServiceLoad {
-	before := map[serviceKey]admin.ServiceLoad{}
+func (in *Ingress) loads(sum map[Service]int64, samples int) []admin.ServiceLoad {
+	before := map[Service]admin.ServiceLoad{}
 	if p := in.pred.last(); p != nil {
 		for _, s := range p.Services {
-			before[serviceKey{s.App, s.Service, s.Version}] = s
+			before[Service{s.App, s.Service, s.Version}] = s
 		}
 	}
 	out := []admin.ServiceLoad{}
@@ -149,7 +149,7 @@ func (in *Ingress) loads(sum map[serviceKey]int64, samples int) []admin.ServiceL
 		p := before[key]
 		delete(before, key)
 		out = append(out, admin.ServiceLoad{
-			App: key.app, Service: key.service, Version: key.version, InFlight: float64(sum[key])/float64(samples) + p.InFlight,
+			App: key.App, Service: key.Name, Version: key.Version, InFlight: float64(sum[key])/float64(samples) + p.InFlight,
 			Requests: l.requests.Load() + p.Requests, Held: l.held.Load() + p.Held, Missed: l.missed.Load() + p.Missed,
 		})
 	}

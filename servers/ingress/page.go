@@ -97,6 +97,13 @@ func notDeployed(app string) *page {
 		Hint:   "If the app is yours: `r deploy` in its source folder puts it online.", retryAfter: 10}
 }
 
+// noService is the page for a service that no version of the app that serves has, or that takes no requests.
+func noService(app, service string) *page {
+	return &page{Status: http.StatusNotFound, Code: "no_service", Title: "This app has no such service",
+		Detail: "The app " + strconv.Quote(app) + " has no service " + strconv.Quote(service) + " that takes requests.",
+		Hint:   "If the app is yours: `r app status` shows its services. A service takes requests if it has a port in app.toml."}
+}
+
 // notReady is the page for a request that waited for too long. away reports that the server, which wakes apps, cannot be
 // reached.
 func notReady(app, service, waited string, away bool) *page {

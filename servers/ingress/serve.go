@@ -118,6 +118,9 @@ func (x *exchange) route(app **appState) *page {
 			if tg.version == "" && !tg.deploying {
 				return notDeployed(tg.app.name)
 			}
+			if tg.missing && !tg.deploying {
+				return noService(tg.app.name, tg.service)
+			}
 			if tg.remote() || elsewhere > 0 && elsewhere == len(tried) { // no wait changes it: whatever is in front may ask another node
 				return onOtherNode(tg.app.name, tg.service)
 			}

@@ -78,6 +78,36 @@ func TestNotDeployed(t *testing.T) {
 	}
 }
 
+// TestServiceIsMissing: no wait brings a service that no version has. One that sleeps is waited for, and so is
+// one that a deployment may bring, or of which the ingress does not know.
+func TestServiceIsMissing(t *testing.T) {
+	in := start(t, Config{HoldTimeout: 300 * time.Millisecond})
+	worker, web := Service{"app-1", "worker", "v1"}, Service{"app-1", "web", "v1"}
+	for _, test := range []struct {
+		name     string
+		services []Service
+		change   func(*State)
+		want     int
+		says     string
+	}{
+		{"missing", []Service{worker, {"app-2", "web", "v1"}, {"app-1", "web", "v0"}}, func(*State) {}, 404, "has no service"},
+		{"asleep", []Service{worker, web}, func(*State) {}, 503, "within 300ms"},
+		{"of the canary", []Service{{"app-1", "web", "v2"}}, func(s *State) {
+			s.Apps[0].Versions = append(s.Apps[0].Versions, Share{Version: "v2", Weight: 1})
+		}, 503, "within 300ms"},
+		{"deploying", []Service{worker}, func(s *State) { s.Apps[0].Deploying = true }, 503, "within 300ms"},
+		{"unknown", nil, func(*State) {}, 503, "within 300ms"},
+	} {
+		s := oneApp()
+		s.Services = test.services
+		test.change(s)
+		in.install(s)
+		if code, body := get(t, client(t), in.url, testHost); code != test.want || !strings.Contains(body, test.says) {
+			t.Errorf("%s: %d %s", test.name, code, body)
+		}
+	}
+}
+
 func TestHoldsUntilReady(t *testing.T) {
 	up := upstream(t, says("hello"))
 	in := start(t, Config{})

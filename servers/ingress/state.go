@@ -28,6 +28,15 @@ type State struct {
 	Sandboxes []Sandbox    `json:"sandboxes,omitempty"`
 	Previews  []Preview    `json:"previews,omitempty"`
 	Guests    []Guest      `json:"guests,omitempty"`
+	// Services are those that take requests, those that sleep too. nil: not known, as in the file of an earlier version.
+	Services []Service `json:"services"`
+}
+
+// Service is a service of a version of an app.
+type Service struct {
+	App     schema.ID `json:"app"`
+	Name    string    `json:"name"`
+	Version schema.ID `json:"version"`
 }
 
 // App is the part of an app that the ingress uses.

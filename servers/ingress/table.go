@@ -42,6 +42,7 @@ type target struct {
 	away      string // what the page of its maintenance says; empty: it has none
 	gate      *gate  // of the route; nil: it has no settings
 	closed    bool   // the host is none of the app's routes, of which one restricts access
+	missing   bool   // no version that serves has the service, or it takes no requests
 	groups    []group
 }
 
@@ -94,12 +95,6 @@ func (t *target) remote() bool {
 	return t.ready() == 0 && slices.ContainsFunc(t.groups, func(g group) bool { return g.remote })
 }
 
-type serviceKey struct {
-	app     schema.ID
-	service string
-	version schema.ID
-}
-
 // newTable compiles s. Sandboxes and apps that are in the registry keep their
 // connections and counts.
 func newTable(s *State, reg *registry) *table {
@@ -111,10 +106,14 @@ func newTable(s *State, reg *registry) *table {
 	for _, a := range s.Apps {
 		apps[a.ID] = a
 	}
-	reached := map[serviceKey]ready{}
-	remote := map[serviceKey]bool{}
+	services := map[Service]bool{}
+	for _, sv := range s.Services {
+		services[sv] = true
+	}
+	reached := map[Service]ready{}
+	remote := map[Service]bool{}
 	for _, sb := range s.Sandboxes {
-		key := serviceKey{sb.App, sb.Service, sb.Version}
+		key := Service{sb.App, sb.Service, sb.Version}
 		r := reached[key]
 		switch {
 		case sb.Port != 0 && reg.dialService != nil:
@@ -128,7 +127,7 @@ func newTable(s *State, reg *registry) *table {
 		reached[key] = r
 	}
 	t.guests = newGuests(s, reg)
-	targets := map[serviceKey]*target{}
+	targets := map[Service]*target{}
 	// targetOf returns the target of a service; with a version, of that alone.
 	targetOf := func(aid schema.ID, service string, version schema.ID) *target {
 		a, ok := apps[aid]
@@ -138,11 +137,12 @@ func newTable(s *State, reg *registry) *table {
 		if service == "" {
 			service = app.DefaultService
 		}
-		key := serviceKey{aid, service, version}
+		key := Service{aid, service, version}
 		if tg := targets[key]; tg != nil {
 			return tg
 		}
-		tg := &target{app: reg.app(a), stats: reg.stats(a, service), service: service, version: version, deploying: a.Deploying, away: a.Away}
+		tg := &target{app: reg.app(a), stats: reg.stats(a, service), service: service, version: version, deploying: a.Deploying, away: a.Away,
+			missing: s.Services != nil && !services[key]}
 		targets[key] = tg
 		if version != "" {
 			tg.away = "" // maintenance is of the app's hosts
@@ -157,7 +157,8 @@ func newTable(s *State, reg *registry) *table {
 				tg.version = sh.Version
 			}
 			if sh.Weight > 0 {
-				key := serviceKey{aid, service, sh.Version}
+				key := Service{aid, service, sh.Version}
+				tg.missing = tg.missing && !services[key]
 				tg.groups = append(tg.groups, group{sh.Weight, reached[key], remote[key], reg.load(key)})
 			}
 		}

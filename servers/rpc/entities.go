@@ -34,7 +34,7 @@ func Entities(inner store.Entities, r entity.Reader) store.Entities { return &en
 // the table of the ingress is made of them.
 const ingressRole = "ingress"
 
-var ingressKinds = []string{app.KindApp, app.KindRoute, app.KindTCPRoute, certificate.KindCertificate, certificate.KindCertificateOrder, sandbox.KindSandbox, sandbox.KindPreview}
+var ingressKinds = []string{app.KindApp, app.KindRoute, app.KindTCPRoute, certificate.KindCertificate, certificate.KindCertificateOrder, sandbox.KindSandbox, sandbox.KindSandboxPool, sandbox.KindPreview}
 
 // mayRead returns an error of class PermissionDenied if the caller has the role of
 // the ingress, and reads other kinds; "": every kind.
