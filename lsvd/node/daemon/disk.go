@@ -138,14 +138,19 @@ func (x *disk) running() bool {
 	return x.dev != nil
 }
 
-// device is the open disk.
+// device is the open disk. Unavailable: it is not open yet, or not any more.
+// FailedPrecondition: it is refused.
 func (x *disk) device() (*host.Disk, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.dev == nil || x.state == Closing {
-		return nil, errs.New(errs.FailedPrecondition, "volume %s is %s", x.spec.label(), x.state).WithHint("`r lsvd info %s` says more", x.spec.label())
+	if x.dev != nil && x.state != Closing {
+		return x.dev, nil
 	}
-	return x.dev, nil
+	class := errs.Unavailable
+	if isRefusal(x.err) {
+		class = errs.FailedPrecondition
+	}
+	return nil, errs.New(class, "volume %s is %s", x.spec.label(), x.state).WithHint("`r lsvd info %s` says more", x.spec.label())
 }
 
 // start opens the disk and starts its frontends. On an error it undoes its own steps,

@@ -257,6 +257,53 @@ func TestRefusedDetachOpensTheDisk(t *testing.T) {
 	}
 }
 
+// leaveUnsent runs a daemon that writes a block to the volume, which the store cannot take: an outage begins. The
+// daemon ends, and leaves the disk attached.
+func (m *machine) leaveUnsent(t *testing.T, store *outage) (content []byte) {
+	t.Helper()
+	d, end := m.begin(t, daemon.Config{})
+	if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: store.url}, Volume: "data"}); err != nil {
+		t.Fatal(err)
+	}
+	store.begin()
+	content = bytes.Repeat([]byte{7}, lsvd.BlockSize)
+	if err := d.With("data", "", func(x *host.Disk) error { return x.WriteAt(t.Context(), content, 0, lsvd.FUA) }); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	return content
+}
+
+// cannotOpen waits until a daemon has failed to open the disk.
+func cannotOpen(t *testing.T, d *daemon.Daemon) {
+	t.Helper()
+	wait.For(t, "the disk cannot be opened", func() bool {
+		i, err := d.Get("data", "")
+		return err == nil && i.State == daemon.Failed
+	})
+}
+
+// TestUnopenedDiskIsUnavailable: what concerns a disk that its daemon has not opened again yet can be tried again, as
+// it can while the store does not answer. A disk that is refused stays so.
+func TestUnopenedDiskIsUnavailable(t *testing.T) {
+	m, store := newMachine(t, time.Minute), newOutage(t)
+	m.leaveUnsent(t, store)
+	d := m.run(t, daemon.Config{})
+	snapshot := func() error {
+		return d.With("data", "", func(x *host.Disk) error { return x.Snapshot(t.Context(), "snap") })
+	}
+	if err := snapshot(); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("a snapshot while the disk is opened: %v", err)
+	}
+	cannotOpen(t, d)
+	if err := snapshot(); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("a snapshot in an outage: %v", err)
+	}
+	if _, err := d.Detach(t.Context(), "data", "", true); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestDetachSendsWhatTheLogHas detaches a disk that its daemon has not opened again yet, with
 // writes in the log that the store lacks: it sends them and closes the volume, or says that it cannot.
 func TestDetachSendsWhatTheLogHas(t *testing.T) {
@@ -267,22 +314,9 @@ func TestDetachSendsWhatTheLogHas(t *testing.T) {
 	}{{"after an outage", true, ""}, {"in an outage", false, errs.Unavailable}} {
 		t.Run(test.name, func(t *testing.T) {
 			m, store := newMachine(t, time.Minute), newOutage(t)
-			d, end := m.begin(t, daemon.Config{})
-			if _, err := d.Attach(t.Context(), daemon.Request{Spec: daemon.Spec{Store: store.url}, Volume: "data"}); err != nil {
-				t.Fatal(err)
-			}
-			store.begin()
-			content := bytes.Repeat([]byte{7}, lsvd.BlockSize)
-			if err := d.With("data", "", func(x *host.Disk) error { return x.WriteAt(t.Context(), content, 0, lsvd.FUA) }); err != nil {
-				t.Fatal(err)
-			}
-			end() // the store lacks the write, and the volume is not closed
-
-			d = m.run(t, daemon.Config{})
-			wait.For(t, "the disk cannot be opened", func() bool {
-				i, err := d.Get("data", "")
-				return err == nil && i.State == daemon.Failed
-			})
+			content := m.leaveUnsent(t, store)
+			d := m.run(t, daemon.Config{})
+			cannotOpen(t, d)
 			if test.over {
 				store.end()
 			}

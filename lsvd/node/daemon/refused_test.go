@@ -91,6 +91,9 @@ func TestRefusedDiskFailsItsUsers(t *testing.T) {
 			if i, err := d.Get("data", ""); err != nil || i.State != daemon.Failed {
 				t.Errorf("the disk is %s (%v), it should still be listed with the reason", i.State, err)
 			}
+			if err := d.With("data", "", func(x *host.Disk) error { return x.Snapshot(t.Context(), "snap") }); !errs.Is(err, errs.FailedPrecondition) {
+				t.Errorf("a snapshot: %v", err)
+			}
 		})
 	}
 }
