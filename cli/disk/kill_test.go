@@ -188,11 +188,9 @@ func TestLostDevice(t *testing.T) {
 }
 
 // TestDeleteOfAnOpenVolume: a disk daemon that was killed has left a volume open, and the next daemon was told that the
-// disk is detached before it had opened it again. The disk can be deleted all the same.
+// disk is detached before it had opened it again. The disk can be deleted all the same, also if its log is lost.
 func TestDeleteOfAnOpenVolume(t *testing.T) {
 	n := newNode(t)
-	n.create("data")
-	d := n.detached("data")
 	st, url, err := host.OpenStore(t.Context(), n.ctl.DefaultStore)
 	if err != nil {
 		t.Fatal(err)
@@ -201,19 +199,32 @@ func TestDeleteOfAnOpenVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := state.Open(t.Context(), st, host.Spec{Store: url, Volume: d.Status.Volume})
-	if err == nil {
-		err = v.WriteAt(t.Context(), make([]byte, lsvd.BlockSize), 0, 0)
+	for _, lost := range []bool{false, true} {
+		n.create("data")
+		d := n.detached("data")
+		v, err := state.Open(t.Context(), st, host.Spec{Store: url, Volume: d.Status.Volume})
+		if err == nil {
+			err = v.WriteAt(t.Context(), make([]byte, lsvd.BlockSize), 0, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if err := v.Close(ended); err == nil {
+			t.Fatal("it was closed clean")
+		}
+		if lost {
+			volume, err := lsvd.ParseID(d.Status.Volume)
+			if err == nil {
+				err = os.RemoveAll(state.LogDir(volume))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.delete("data")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended, end := context.WithCancel(t.Context())
-	end()
-	if err := v.Close(ended); err == nil {
-		t.Fatal("it was closed clean")
-	}
-	n.delete("data")
 }
 
 // killedServer runs a server that is killed after a time, or soon after it has

@@ -149,8 +149,12 @@ func (r *Reconciler) detach(ctx context.Context, d *disk.Disk) error {
 	if errs.Is(err, errs.NotFound) {
 		// An earlier detach may have left writes in the log that the store does not
 		// have: opening the volume sends them.
-		if _, err = r.Volumes.Attach(ctx, r.store(d), d.Status.Volume, false); err == nil {
+		_, err = r.Volumes.Attach(ctx, r.store(d), d.Status.Volume, false)
+		switch {
+		case err == nil:
 			err = r.Volumes.Detach(ctx, d.Status.Volume)
+		case d.Spec.Deleted && isLost(err):
+			err = nil
 		}
 	}
 	if err != nil {

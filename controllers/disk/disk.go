@@ -116,7 +116,8 @@ type Volumes interface {
 	// EndSalvage removes what a Salvage that was killed has left.
 	EndSalvage(ctx context.Context, store, volume, takeover string) error
 	// Delete deletes a volume, which is not attached, and the data that only it uses.
-	Delete(ctx context.Context, store, volume string) error
+	// It refuses one that was not closed (reason open) unless forced.
+	Delete(ctx context.Context, store, volume string, force bool) error
 }
 
 // Reconciler keeps the disks of one node.
@@ -422,20 +423,27 @@ func (r *Reconciler) erase(ctx context.Context, d *disk.Disk) error {
 	if volume == "" {
 		volume = string(d.ID)
 	}
-	err := r.Volumes.Delete(ctx, r.store(d), volume)
+	err := r.Volumes.Delete(ctx, r.store(d), volume, false)
 	if errs.Detail(err, "reason") == "open" {
-		// A restore that was killed, or a detach that met the next daemon as it opened the disk again, has left it open.
+		// A restore that was killed, or a detach without its store, has left it open. If it is not open elsewhere, it is
+		// closed, or cannot be opened any more.
 		if _, err = r.Volumes.Attach(ctx, r.store(d), volume, false); err == nil {
 			err = r.Volumes.Detach(ctx, volume)
 		}
-		if err == nil {
-			err = r.Volumes.Delete(ctx, r.store(d), volume)
+		if err == nil || isLost(err) {
+			err = r.Volumes.Delete(ctx, r.store(d), volume, err != nil)
 		}
 	}
 	if err != nil && !errs.Is(err, errs.NotFound) {
 		return errs.Wrap(err, "delete the volume")
 	}
 	return entity.Delete(ctx, r.Store, d)
+}
+
+// isLost reports whether a volume could not be attached since its data or its log on this node is lost.
+func isLost(err error) bool {
+	reason := errs.Detail(err, "reason")
+	return reason == "lost_log" || reason == "damaged" || errs.Is(err, errs.Corrupt)
 }
 
 // forget unmounts and detaches a disk without an entity. Its

@@ -44,7 +44,7 @@ func (m *makes) EndSalvage(_ context.Context, store, volume, takeover string) er
 	return nil
 }
 
-func (m *makes) Delete(context.Context, string, string) error {
+func (m *makes) Delete(context.Context, string, string, bool) error {
 	m.asked = append(m.asked, "delete")
 	return errs.New(errs.NotFound, "there is no volume")
 }

@@ -49,7 +49,7 @@ func TestDeleteAfterTakeover(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept(i)
-		if err := v.Delete(ctx, url, id); !errs.Is(err, errs.FailedPrecondition) {
+		if err := v.Delete(ctx, url, id, false); !errs.Is(err, errs.FailedPrecondition) {
 			t.Errorf("delete of an open volume: %v", err)
 		}
 		kept(i)
@@ -57,7 +57,7 @@ func TestDeleteAfterTakeover(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := v.Delete(ctx, url, id); err != nil {
+	if err := v.Delete(ctx, url, id, false); err != nil {
 		t.Error(err)
 	}
 	for i, err := range st.List(ctx, "") {

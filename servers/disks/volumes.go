@@ -278,7 +278,7 @@ func (v *Volumes) DeleteSnapshot(ctx context.Context, url, volume, snapshot stri
 }
 
 // Delete implements ctldisk.Volumes.
-func (v *Volumes) Delete(ctx context.Context, url, volume string) error {
+func (v *Volumes) Delete(ctx context.Context, url, volume string, force bool) error {
 	st, _, err := host.OpenStore(ctx, url)
 	if err != nil {
 		return err
@@ -288,14 +288,14 @@ func (v *Volumes) Delete(ctx context.Context, url, volume string) error {
 		return err
 	}
 	for _, s := range found.Snapshots { // no entity has those of takeovers
-		if _, ok := lsvd.ParseTakeover(s); !ok || !found.Clean {
+		if _, ok := lsvd.ParseTakeover(s); !ok || !found.Clean && !force {
 			continue
 		}
 		if err := lsvd.DeleteSnapshot(ctx, st, found.ID, s); err != nil && !errs.Is(err, errs.NotFound) {
 			return err
 		}
 	}
-	if err := catalog.Delete(ctx, st, found, false); err != nil {
+	if err := catalog.Delete(ctx, st, found, force); err != nil {
 		return err
 	}
 	state, err := host.Open(v.Instance.State("lsvd"))
