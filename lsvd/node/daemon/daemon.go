@@ -421,8 +421,8 @@ func (d *Daemon) List() []Info {
 	return out
 }
 
-// With calls f with an open disk. It does not keep the disk from being
-// detached meanwhile: f then fails.
+// With calls f with an open disk. It does not keep the disk from being closed
+// meanwhile: f then fails, which is Unavailable.
 func (d *Daemon) With(volume, store string, f func(*host.Disk) error) error {
 	x, err := d.find(volume, store)
 	if err != nil {
@@ -432,7 +432,12 @@ func (d *Daemon) With(volume, store string, f func(*host.Disk) error) error {
 	if err != nil {
 		return err
 	}
-	return f(dev)
+	if err = f(dev); errs.Is(err, errs.FailedPrecondition) {
+		if now, _ := x.device(); now != dev {
+			return errs.New(errs.Unavailable, "volume %s was closed meanwhile", volume)
+		}
+	}
+	return err
 }
 
 // Resize makes an attached disk larger, and its block device.
