@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -66,11 +67,16 @@ func (c *control) version() id.AppVersion {
 	v.Spec.Services = []app.Service{{Name: "web"}}
 	v.Spec.Services[0].SetDefaults()
 	c.create(v)
-	p := sandbox.SandboxPoolKind.New().(*sandbox.SandboxPool)
-	p.Project, p.Spec.App, p.Spec.AppVersion, p.Spec.Service = c.project, c.app.GetID(), v.GetID(), "web"
-	p.Spec.Template.Image, p.Spec.Template.Ports = "img@sha256:0", []sandbox.Port{{Name: "http", Number: 80}}
-	c.create(p)
+	c.pool(v.GetID(), "web", sandbox.Port{Name: "http", Number: 80})
 	return v.GetID()
+}
+
+func (c *control) pool(v id.AppVersion, service string, ports ...sandbox.Port) {
+	c.Helper()
+	p := sandbox.SandboxPoolKind.New().(*sandbox.SandboxPool)
+	p.Project, p.Spec.App, p.Spec.AppVersion, p.Spec.Service = c.project, c.app.GetID(), v, service
+	p.Spec.Template.Image, p.Spec.Template.Ports = "img@sha256:0", ports
+	c.create(p)
 }
 
 // sandbox creates one that runs at url.
@@ -236,18 +242,21 @@ func TestFollowsTheStore(t *testing.T) {
 	}
 	wait.For(t, "the route is gone", func() bool { code, _ := get(t, cl, in.url+"/x", "www.example.com"); return code == 404 })
 
-	// A service that the version does not have.
-	api := c.route("api.example.com", "/", "api")
-	if err := adm.Synced(ctx, api.Revision); err != nil {
-		t.Fatal(err)
+	// A service that the version does not have, and one without a port.
+	c.pool(v2, "worker")
+	for _, service := range []string{"api", "worker"} {
+		r := c.route(service+".example.com", "/", service)
+		if err := adm.Synced(ctx, r.Revision); err != nil {
+			t.Fatal(err)
+		}
+		if code, body := get(t, cl, in.url, service+".example.com"); code != 404 || !strings.Contains(body, "has no service "+strconv.Quote(service)) {
+			t.Errorf("%d %s", code, body)
+		}
+		if err := entity.Delete(ctx, c.store, r); err != nil {
+			t.Fatal(err)
+		}
+		wait.For(t, "the route is gone", func() bool { s, err := adm.Status(ctx); return err == nil && len(s.Routes) == 1 })
 	}
-	if code, body := get(t, cl, in.url, "api.example.com"); code != 404 || !strings.Contains(body, `has no service "api"`) {
-		t.Errorf("%d %s", code, body)
-	}
-	if err := entity.Delete(ctx, c.store, api); err != nil {
-		t.Fatal(err)
-	}
-	wait.For(t, "the route is gone", func() bool { s, err := adm.Status(ctx); return err == nil && len(s.Routes) == 1 })
 
 	// A sandbox that must stop takes no more requests; they wait.
 	if _, err := entity.ModifySpec(ctx, c.store, sb.GetID(), func(s *sandbox.Sandbox) error {
