@@ -4,32 +4,14 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/testsupport/badrequest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestMalformedRequestIsAnswered sends a request with a malformed header, and a body that the server does not read.
-func TestMalformedRequestIsAnswered(t *testing.T) {
-	addr := serve(t, 10)
-	for range 50 {
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nAccept: \x1d\r\nContent-Length: 16384\r\n\r\n"+strings.Repeat("x", 16384)); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := io.ReadAll(c)
-		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
-			t.Fatalf("the answer is %q, %v", answer, err)
-		}
-	}
-}
+func TestMalformedRequestIsAnswered(t *testing.T) { badrequest.Answered(t, serve(t, 100)) }
 
 // TestConnectionsAreLimited has a client wait until another one has gone.
 func TestConnectionsAreLimited(t *testing.T) {

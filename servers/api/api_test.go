@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/testsupport/badrequest"
 )
 
 // env is a Server over a real RPC server; every key but "bad" is that of an
@@ -79,6 +81,10 @@ func (e *env) get(t *testing.T, path string, header ...string) (int, string) {
 		t.Fatal(err)
 	}
 	return resp.StatusCode, string(b)
+}
+
+func TestMalformedRequestIsAnswered(t *testing.T) {
+	badrequest.Answered(t, strings.TrimPrefix(newEnv(t, nil).url, "http://"))
 }
 
 // TestHealthAndReadiness: the server is healthy while it serves, and ready when
