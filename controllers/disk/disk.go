@@ -92,7 +92,8 @@ type Volumes interface {
 	// Attach makes a block device of a volume. FailedPrecondition: it is open elsewhere.
 	Attach(ctx context.Context, store, volume string, takeOver bool) (Volume, error)
 	// Detach returns when the store has every write and the device is gone.
-	// FailedPrecondition: the device is in use. NotFound: it is not attached.
+	// FailedPrecondition: the device is in use, or the volume is refused: then it is
+	// detached all the same. NotFound: it is not attached.
 	Detach(ctx context.Context, volume string) error
 	// Resize makes an attached volume and its block device larger.
 	Resize(ctx context.Context, volume string, size int64) error
