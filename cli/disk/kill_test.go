@@ -188,7 +188,8 @@ func TestLostDevice(t *testing.T) {
 }
 
 // TestDeleteOfAnOpenVolume: a disk daemon that was killed has left a volume open, and the next daemon was told that the
-// disk is detached before it had opened it again. The disk can be deleted all the same, also if its log is lost.
+// disk is detached before it had opened it again. The disk can be deleted all the same, also if its log or its data is
+// lost.
 func TestDeleteOfAnOpenVolume(t *testing.T) {
 	n := newNode(t)
 	st, url, err := host.OpenStore(t.Context(), n.ctl.DefaultStore)
@@ -199,7 +200,27 @@ func TestDeleteOfAnOpenVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, lost := range []bool{false, true} {
+	for what, lose := range map[string]func(volume string) error{
+		"nothing": func(string) error { return nil },
+		"the log": func(volume string) error {
+			id, err := lsvd.ParseID(volume)
+			if err != nil {
+				return err
+			}
+			return os.RemoveAll(state.LogDir(id))
+		},
+		"the data": func(volume string) error {
+			for info, err := range st.List(t.Context(), "objects/"+volume+"/data/") {
+				if err == nil {
+					err = st.Delete(t.Context(), info.Key)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
 		n.create("data")
 		d := n.detached("data")
 		v, err := state.Open(t.Context(), st, host.Spec{Store: url, Volume: d.Status.Volume})
@@ -214,14 +235,8 @@ func TestDeleteOfAnOpenVolume(t *testing.T) {
 		if err := v.Close(ended); err == nil {
 			t.Fatal("it was closed clean")
 		}
-		if lost {
-			volume, err := lsvd.ParseID(d.Status.Volume)
-			if err == nil {
-				err = os.RemoveAll(state.LogDir(volume))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+		if err := lose(d.Status.Volume); err != nil {
+			t.Fatalf("lose %s: %v", what, err)
 		}
 		n.delete("data")
 	}
